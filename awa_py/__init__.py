@@ -1,0 +1,61 @@
+"""awa: a job queue that needs nothing but PostgreSQL."""
+
+from awa_py.app import App, JobType
+from awa_py.client import Unique
+from awa_py.config import Settings
+from awa_py.context import Context
+from awa_py.errors import (
+    AppNotFound,
+    AwaError,
+    ConfigError,
+    DatabaseUnavailable,
+    EmbeddedError,
+    InvalidArguments,
+    InvalidDuration,
+    InvalidJob,
+    InvalidSchedule,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    ResultTimeout,
+    SchemaError,
+    SchemaMissing,
+    SchemaTooNew,
+    UnknownKind,
+    UnknownSchedule,
+)
+from awa_py.job import Job, NewJob, State
+from awa_py.outcome import Cancel, Fail, Retry, Snooze
+
+__all__ = [
+    "App",
+    "AppNotFound",
+    "AwaError",
+    "Cancel",
+    "ConfigError",
+    "Context",
+    "DatabaseUnavailable",
+    "EmbeddedError",
+    "Fail",
+    "InvalidArguments",
+    "InvalidDuration",
+    "InvalidJob",
+    "InvalidSchedule",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobNotFound",
+    "JobType",
+    "NewJob",
+    "ResultTimeout",
+    "Retry",
+    "SchemaError",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "Settings",
+    "Snooze",
+    "State",
+    "Unique",
+    "UnknownKind",
+    "UnknownSchedule",
+]

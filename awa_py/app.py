@@ -1,0 +1,234 @@
+"""The front door: declare jobs, enqueue them, run them."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from uuid import UUID, uuid4
+
+from awa_py.client import Client, Options
+from awa_py.config import DEFAULT_SCHEMA, Settings, database_url
+from awa_py.context import Context
+from awa_py.db import Connection, Database, Schema
+from awa_py.errors import ConfigError, InvalidArguments
+from awa_py.job import Job, NewJob
+from awa_py.maintenance.candidate import Candidate
+from awa_py.metrics import Metrics
+from awa_py.registry import CronDefinition, Handler, Registry
+from awa_py.schedule import Schedule
+from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+J = TypeVar("J", bound="JobType[..., Any]")
+
+MISFIRES = ("one", "skip", "all")
+
+
+class JobType(Generic[P, R]):
+    """A declared job: call it to run it here and now, `enqueue` it to have a worker run it."""
+
+    def __init__(self, app: "App", handler: Handler, options: Options, connection: Connection | None = None) -> None:
+        self._app = app
+        self._handler = handler
+        self._options = options
+        self._connection = connection
+        self.__name__ = handler.kind
+        self.__doc__ = handler.function.__doc__
+        self.__wrapped__ = handler.function
+
+    @property
+    def kind(self) -> str:
+        return self._handler.kind
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs the handler itself, as if it had never been decorated."""
+        result: R = self._handler.function(*args, **kwargs)
+        return result
+
+    def options(self, *, connection: Connection | None = None, **options: Any) -> "JobType[P, R]":
+        """The same job with other options: queue, priority, max_attempts, timeout, delay, run_at, deadline, tags,
+        metadata, unique, parent_id; and `connection`, to enqueue inside that connection's transaction."""
+        _check_options(self.kind, options)
+        changed = replace(self._options, **options)
+        return JobType(self._app, self._handler, changed, connection or self._connection)
+
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The job, checked, for `app.enqueue_many`."""
+        payload = self._handler.signature.dump(args, kwargs)
+        return self._options.new_job(self.kind, payload, self._app.settings)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Enqueues the job; `is_new` is False where another one holds its unique key, and then that one is returned."""
+        (job,) = await self._app.enqueue_new([self.new(*args, **kwargs)], self._connection)
+        return job
+
+    def __repr__(self) -> str:
+        return f"<awa job {self.kind}>"
+
+
+class App(Client):
+    """Jobs, schedules, and the database that they live in."""
+
+    def __init__(self, url: str | None = None, *, schema: str | None = None, settings: Settings | None = None) -> None:
+        self._url = url
+        self._schema = Schema(schema or DEFAULT_SCHEMA)
+        self.registry = Registry()
+        self._defaults: dict[str, Options] = {}
+        super().__init__(Database(url or "", self._schema), settings or Settings.from_env())
+
+    async def __aenter__(self) -> "App":
+        self._find_database()
+        await super().__aenter__()
+        return self
+
+    def connect_to(self, database: Database) -> None:
+        """Uses this database, whatever the app was made with: how the command line points an app to its own."""
+        self.database = database
+        self._url = database.url
+
+    def _find_database(self) -> None:
+        # Only when it is needed: an app can be imported where there is no database.
+        self.database = Database(database_url(self._url), self.database.schema)
+
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+    @overload
+    def job(
+        self, function: None = None, /, *, kind: str | None = None, **options: Any
+    ) -> Callable[[Callable[..., R]], JobType[..., R]]: ...
+    def job(self, function: Callable[..., Any] | None = None, /, *, kind: str | None = None, **options: Any) -> Any:
+        """Declares a job. Its kind is the function's name, unless `kind` says otherwise; options as in `options()`."""
+
+        def declare(function: Callable[..., Any]) -> JobType[..., Any]:
+            handler = Handler.of(kind or function.__name__, function)
+            _check_options(handler.kind, options)
+            defaults = Options(**options)
+            defaults.new_job(handler.kind, {}, self.settings)  # a wrong option shows here, not at the first enqueue
+            self.registry.add(handler)
+            self._defaults[handler.kind] = defaults
+            return JobType(self, handler, defaults)
+
+        return declare if function is None else declare(function)
+
+    def cron(
+        self, expression: str, *, timezone: str = "UTC", name: str | None = None, misfire: str = "one"
+    ) -> Callable[[J], J]:
+        """Enqueues the decorated job, without arguments, whenever the schedule fires.
+
+        What was missed while nobody led is made up for by `misfire`: `one` job, none (`skip`), or `all` (bounded).
+        """
+        Schedule(expression, timezone)
+        if misfire not in MISFIRES:
+            raise ConfigError(f"misfire {misfire!r}: use one, skip or all")
+
+        def declare(job: J) -> J:
+            if not isinstance(job, JobType):
+                raise ConfigError("@app.cron goes above @app.job, on the job that it enqueues")
+            new = job.new()  # a job that needs arguments cannot run from a schedule
+            definition = CronDefinition(
+                name=name or job.kind,
+                expression=expression,
+                timezone=timezone,
+                kind=job.kind,
+                options=_cron_options(new),
+                misfire=misfire,
+            )
+            self.registry.add_schedule(definition)
+            return job
+
+        return declare
+
+    def new(self, kind: str, args: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
+        """A job by its name, checked against the handler where this app has one."""
+        _check_options(kind, options)
+        defaults = self._defaults.get(kind, Options())
+        handler = self.registry.get(kind)
+        payload = dict(args or {}) if handler is None else _fitting(handler, dict(args or {}))
+        return replace(defaults, **options).new_job(kind, payload, self.settings)
+
+    async def enqueue(
+        self,
+        kind: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        connection: Connection | None = None,
+        **options: Any,
+    ) -> Job:
+        """Enqueues a job by its name."""
+        (job,) = await self.enqueue_new([self.new(kind, args, **options)], connection)
+        return job
+
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> list[Job]:
+        """Enqueues all of them, or none, in one round trip; answers in their order."""
+        return await self.enqueue_new(list(jobs), connection)
+
+    async def work(
+        self,
+        queues: Mapping[str, int] | Sequence[str] = ("default",),
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        maintenance: bool = True,
+        until_idle: bool = False,
+    ) -> None:
+        """Runs a worker inside this process until it is cancelled, or, with `until_idle`, until nothing is due."""
+        worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance)
+        await worker.run(until_idle=until_idle)
+
+    def worker(
+        self,
+        queues: Mapping[str, int] | Sequence[str],
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        maintenance: bool = True,
+        metrics: Metrics | None = None,
+    ) -> Worker:
+        """A worker that is not running yet. With `maintenance`, it is a candidate for leadership too."""
+        self._find_database()
+        metrics = metrics or Metrics()
+        worker_id = uuid4()
+        return Worker(
+            self.database,
+            self.registry,
+            self.settings,
+            queues=queues if isinstance(queues, Mapping) else dict.fromkeys(queues, concurrency),
+            concurrency=concurrency,
+            metrics=metrics,
+            worker_id=worker_id,
+            companions=[self.candidate(process_id=worker_id, metrics=metrics)] if maintenance else [],
+        )
+
+    def candidate(self, *, process_id: UUID | None = None, metrics: Metrics | None = None) -> Candidate:
+        """A candidate for leadership that knows this app's schedules."""
+        self._find_database()
+        return Candidate(
+            self.database,
+            self.settings,
+            schedules=self.registry.schedules,
+            metrics=metrics or Metrics(),
+            process_id=process_id or uuid4(),
+        )
+
+
+def _check_options(kind: str, options: Mapping[str, Any]) -> None:
+    known = {option.name for option in fields(Options)}
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{kind}: there is no option {name!r}; there are {', '.join(sorted(known))}")
+
+
+def _fitting(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as JSON, whether they came as Python values or as JSON already."""
+    try:
+        return handler.signature.dump((), args)
+    except InvalidArguments:
+        handler.signature.load(args)
+        return args
+
+
+def _cron_options(job: NewJob) -> dict[str, Any]:
+    """What a schedule hands to awa.enqueue_many for each of its jobs, beside the kind and the arguments."""
+    wanted: dict[str, Any] = json.loads(job.to_json())
+    return {name: value for name, value in wanted.items() if name not in ("kind", "args")}

@@ -1,0 +1,282 @@
+"""Enqueueing jobs and asking after them, from Python."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from awa_py import duration
+from awa_py.arguments import dumps
+from awa_py.config import Settings
+from awa_py.db import Connection, Database, Pool
+from awa_py.duration import Duration
+from awa_py.errors import AwaError, InvalidJob, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from awa_py.job import UNFINISHED, Job, NewJob, State, UniqueKey
+from awa_py.store import enqueue as enqueue_store
+from awa_py.store import jobs as job_store
+from awa_py.store.session import Session
+
+RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
+POOL_SIZE = 10
+STATEMENT_BYTES = 32 * 1024 * 1024  # of arguments: far more than 100,000 ordinary jobs, far less than a message may be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique:
+    """How a job is the only one of its kind.
+
+    By all its arguments, by chosen ones (`by`), or by a `key` of one's own; until it has ended, or, with a `period`,
+    for that long after it was enqueued, ended or not; or while it is in chosen `states`.
+    """
+
+    by: Sequence[str] | None = None
+    key: str | None = None
+    period: Duration | None = None
+    states: Collection[State | str] | None = None
+
+    def resolve(self, kind: str, args: Mapping[str, Any]) -> UniqueKey:
+        """The key that a job with these arguments claims."""
+        period = None if self.period is None else duration.parse(self.period)
+        if self.states is not None:
+            states = tuple(_state(kind, state) for state in self.states)
+        else:
+            states = UNFINISHED if period is None else (*UNFINISHED, State.COMPLETED)
+        return UniqueKey(key=self.key or self._digest(kind, args), period=period, states=states)
+
+    def _digest(self, kind: str, args: Mapping[str, Any]) -> str:
+        chosen = args if self.by is None else {name: args.get(name) for name in self.by}
+        text = json.dumps(chosen, sort_keys=True, separators=(",", ":"))
+        return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+UniqueOption = bool | Duration | Unique | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What may be chosen for each enqueue; None leaves it to the default."""
+
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    timeout: Duration | None = None
+    delay: Duration | None = None
+    run_at: datetime | None = None
+    deadline: datetime | None = None
+    tags: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    unique: UniqueOption = None
+    parent_id: int | None = None
+
+    def new_job(self, kind: str, args: Mapping[str, Any], settings: Settings) -> NewJob:
+        """A job that can be enqueued, or an error that says why it cannot."""
+        given: dict[str, Any] = {
+            "queue": self.queue,
+            "priority": self.priority,
+            "max_attempts": self.max_attempts,
+            "timeout": None if self.timeout is None else duration.parse(self.timeout),
+            "delay": None if self.delay is None else duration.parse(self.delay),
+            "run_at": _moment(kind, "run_at", self.run_at),
+            "deadline": _moment(kind, "deadline", self.deadline),
+            "tags": None if self.tags is None else _tags(kind, self.tags),
+            "metadata": None if self.metadata is None else _metadata(kind, self.metadata, settings),
+            "parent_id": self.parent_id,
+        }
+        unique = _unique(self.unique)
+        return NewJob(
+            kind=kind,
+            args_json=dumps(args, what=kind, limit=settings.max_args_bytes),
+            unique=None if unique is None else unique.resolve(kind, args),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+
+
+class Client:
+    """A door to the queue: `async with Client(database) as client: …`"""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.settings = settings
+        self._pool: Pool | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._pool is None:
+            self._pool = await self.database.pool(max_size=POOL_SIZE)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    def session(self, connection: Connection) -> Session:
+        """The store's view of a connection."""
+        return Session(connection, self.database.schema)
+
+    @property
+    def pool(self) -> Pool:
+        """The open pool."""
+        if self._pool is None:
+            raise AwaError("the app is not open: use it inside `async with app:`")
+        return self._pool
+
+    async def enqueue_new(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> list[Job]:
+        """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
+        chunks = list(_chunks(jobs))
+        if connection is not None:
+            return await self._insert(self.session(connection), chunks)
+        async with self.pool.acquire() as own:
+            if len(chunks) == 1:  # one statement is a transaction of its own
+                return await self._insert(self.session(own), chunks)
+            async with own.transaction():
+                return await self._insert(self.session(own), chunks)
+
+    async def _insert(self, session: Session, chunks: Sequence[Sequence[NewJob]]) -> list[Job]:
+        jobs = [job for chunk in chunks for job in chunk]
+        enqueued = [answer for chunk in chunks for answer in await enqueue_store.enqueue_jobs(session, chunk)]
+        if all(answer.is_new for answer in enqueued):
+            return [_answer(job, answer, {}) for job, answer in zip(jobs, enqueued, strict=True)]
+        held = await job_store.get_jobs(session, [answer.id for answer in enqueued if not answer.is_new])
+        return [_answer(job, answer, held) for job, answer in zip(jobs, enqueued, strict=True)]
+
+    async def get(self, job_id: int) -> Job:
+        """The job as it is now."""
+        async with self.pool.acquire() as connection:
+            found = await job_store.get_jobs(self.session(connection), [job_id])
+        if job_id not in found:
+            raise JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
+        return found[job_id]
+
+    async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
+        """What the job returned, once it has ended. Raises JobFailed or JobCancelled where it ended otherwise."""
+        limit = None if timeout is None else duration.parse(timeout)
+        try:
+            async with asyncio.timeout(None if limit is None else limit.total_seconds()):
+                return await self._wait_for_result(job_id)
+        except TimeoutError:
+            assert limit is not None
+            raise ResultTimeout(f"job {job_id} did not end within {duration.text(limit)}") from None
+
+    async def _wait_for_result(self, job_id: int) -> Any:
+        polls = 0
+        while True:
+            async with self.pool.acquire() as connection:
+                final = await job_store.get_final_state(self.session(connection), job_id)
+            if final is None:
+                raise JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
+            if final.state is State.COMPLETED:
+                return final.result
+            if final.state is State.CANCELLED:
+                raise JobCancelled(f"job {job_id} was cancelled: {final.error}")
+            if final.state is State.FAILED:
+                raise JobFailed(f"job {job_id} failed: {final.error}")
+            await asyncio.sleep(RESULT_POLLS_S[min(polls, len(RESULT_POLLS_S) - 1)])
+            polls += 1
+
+    async def cancel(self, job_id: int) -> bool:
+        """Cancels the job; a running one through its worker, within about a second. False where it has ended."""
+        return bool(await self.cancel_many([job_id]))
+
+    async def cancel_many(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """For each unfinished job: `cancelled`, or `requested` of the worker that runs it."""
+        answers: dict[int, str] = {}
+        missing = list(job_ids)
+        async with self.pool.acquire() as connection:
+            session = self.session(connection)
+            # A job that changes tables at this very moment is missed by the statement, and found by the next.
+            while missing:
+                answers |= await job_store.cancel_jobs(session, missing)
+                found = await job_store.get_jobs(session, [job_id for job_id in missing if job_id not in answers])
+                missing = [job_id for job_id, job in found.items() if not job.state.final]
+        return answers
+
+    async def retry(self, job_id: int) -> bool:
+        """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs."""
+        async with self.pool.acquire() as connection:
+            return bool(await job_store.retry_jobs(self.session(connection), [job_id]))
+
+    async def delete(self, job_id: int) -> bool:
+        """Deletes a job. False while it runs."""
+        async with self.pool.acquire() as connection:
+            return bool(await job_store.delete_jobs(self.session(connection), [job_id]))
+
+
+def _chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    chunk: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if chunk and size + len(job.args_json) > STATEMENT_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(job)
+        size += len(job.args_json)
+    if chunk:
+        yield chunk
+
+
+def _answer(job: NewJob, answer: enqueue_store.Enqueued, held: Mapping[int, Job]) -> Job:
+    if not answer.is_new and answer.id in held:
+        existing = held[answer.id]
+        return Job(**{name: getattr(existing, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
+    return Job(
+        id=answer.id,
+        kind=job.kind,
+        queue=job.queue,
+        state=answer.state,
+        priority=job.priority,
+        attempt=0,
+        max_attempts=job.max_attempts,
+        args=json.loads(job.args_json),
+        run_at=answer.run_at,
+        created_at=answer.created_at,
+        deadline_at=job.deadline,
+        tags=list(job.tags),
+        metadata=dict(job.metadata or {}),
+        unique_key=None if job.unique is None else job.unique.key,
+        parent_id=job.parent_id,
+        timeout=job.timeout,
+        is_new=answer.is_new,
+    )
+
+
+def _unique(option: UniqueOption) -> Unique | None:
+    if option is None or option is False:
+        return None
+    if option is True:
+        return Unique()
+    if isinstance(option, Unique):
+        return option
+    return Unique(period=option)
+
+
+def _state(kind: str, state: State | str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        known = ", ".join(State)
+        raise InvalidJob(f"{kind}: {state!r} is not a state: use {known}") from None
+
+
+def _moment(kind: str, name: str, moment: object) -> datetime | None:
+    if moment is not None and not isinstance(moment, datetime):
+        raise InvalidJob(f"{kind}: {name} takes a datetime, not {type(moment).__name__}")
+    return moment
+
+
+def _tags(kind: str, tags: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        raise InvalidJob(f"{kind}: tags is a list of texts, not one text")
+    return tuple(tags)
+
+
+def _metadata(kind: str, metadata: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
+    parsed: dict[str, Any] = json.loads(
+        dumps(dict(metadata), what=kind, noun="metadata", limit=settings.max_args_bytes)
+    )
+    return parsed

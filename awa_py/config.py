@@ -1,0 +1,119 @@
+"""Every setting that is not an argument: one place for its default, its variable and its limits."""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Self
+
+from awa_py import duration
+from awa_py.errors import ConfigError, InvalidDuration
+
+logger = logging.getLogger("awa.config")
+
+DEFAULT_SCHEMA = "awa"
+
+
+def _setting(default: Any, says: str) -> Any:
+    return field(default=default, metadata={"says": says})
+
+
+def _seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Intervals, retentions and limits. Each is read from `AWA_` and its name in capitals."""
+
+    heartbeat_interval: timedelta = _setting(_seconds(30), "how often a worker renews the leases of its running jobs")
+    heartbeat_staleness: timedelta = _setting(
+        _seconds(90), "how old a job's heartbeat may be before its worker is presumed dead"
+    )
+    heartbeat_rescue_interval: timedelta = _setting(_seconds(30), "how often the leader looks for stale jobs")
+    deadline_rescue_interval: timedelta = _setting(_seconds(30), "how often the leader looks for overdue jobs")
+    promote_interval: timedelta = _setting(
+        _seconds(5), "how long the leader sleeps at the most before it looks for due jobs again"
+    )
+    cleanup_interval: timedelta = _setting(_seconds(60), "how often the leader deletes what is past its retention")
+    cron_sync_interval: timedelta = _setting(_seconds(60), "how often the leader writes its app's schedules")
+    cron_eval_interval: timedelta = _setting(
+        _seconds(1), "how long the leader sleeps at the most before it looks for due schedules again"
+    )
+    unserved_interval: timedelta = _setting(
+        _seconds(30), "how often the leader looks for due jobs whose kind no live worker knows"
+    )
+    leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader proves that its session is alive")
+    leader_timeout: timedelta = _setting(
+        _seconds(10), "how long the leader's session may be silent before PostgreSQL ends it"
+    )
+    election_interval: timedelta = _setting(_seconds(1), "how often a candidate tries to become the leader")
+    completed_retention: timedelta = _setting(timedelta(hours=24), "how long completed jobs are kept; 0 keeps none")
+    failed_retention: timedelta = _setting(timedelta(hours=72), "how long failed and cancelled jobs are kept")
+    shutdown_timeout: timedelta = _setting(_seconds(30), "how long running jobs may go on after a stop signal")
+    poll_interval: timedelta = _setting(_seconds(0.5), "how often an idle worker looks for jobs without a wake-up")
+    max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
+        """The settings of the environment; a blank variable counts as unset, an override that is None too."""
+        values: dict[str, Any] = {}
+        for setting in fields(cls):
+            text = environ.get(variable(setting.name), "").strip()
+            if text:
+                values[setting.name] = _read(setting.name, text)
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, timedelta) and value <= timedelta(0) and not setting.name.endswith("_retention"):
+                raise ConfigError(f"{variable(setting.name)} must be longer than 0")
+        if self.max_args_bytes < 1:
+            raise ConfigError("AWA_MAX_ARGS_BYTES must be 1 or more")
+        if self.heartbeat_staleness <= self.heartbeat_interval:
+            raise ConfigError(
+                f"AWA_HEARTBEAT_STALENESS ({duration.text(self.heartbeat_staleness)}) must exceed "
+                f"AWA_HEARTBEAT_INTERVAL ({duration.text(self.heartbeat_interval)}): every running job would be "
+                "taken for dead"
+            )
+        if self.heartbeat_staleness < 3 * self.heartbeat_interval:
+            logger.warning(
+                "AWA_HEARTBEAT_STALENESS is less than three times AWA_HEARTBEAT_INTERVAL: one lost heartbeat "
+                "may take a live job for dead"
+            )
+        if self.leader_timeout < 2 * self.leader_check_interval:
+            raise ConfigError(
+                "AWA_LEADER_TIMEOUT must be at least twice AWA_LEADER_CHECK_INTERVAL: PostgreSQL would depose a "
+                "healthy leader"
+            )
+
+
+def variable(setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"AWA_{setting.upper()}"
+
+
+def _read(name: str, text: str) -> timedelta | int:
+    if name == "max_args_bytes":
+        if not text.isdecimal():
+            raise ConfigError(f"{variable(name)}: {text!r} is not a number of bytes")
+        return int(text)
+    try:
+        return duration.parse(text)
+    except InvalidDuration as error:
+        raise ConfigError(f"{variable(name)}: {error}") from None
+
+
+def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The URL that was given, else AWA_DATABASE_URL, else DATABASE_URL."""
+    found = url or environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()
+    if not found:
+        raise ConfigError(
+            "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
+        )
+    if not found.startswith(("postgresql://", "postgres://")):
+        raise ConfigError("the database URL must begin with postgresql://")
+    return found

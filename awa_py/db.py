@@ -1,0 +1,186 @@
+"""Connections to PostgreSQL: how they are made, named, and told apart from broken ones."""
+
+import asyncio
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from awa_py.config import DEFAULT_SCHEMA
+from awa_py.errors import ConfigError, DatabaseUnavailable
+
+logger = logging.getLogger("awa.db")
+
+Record: TypeAlias = asyncpg.Record
+if TYPE_CHECKING:  # asyncpg's classes are generic in its stubs only
+    OwnConnection: TypeAlias = asyncpg.Connection[Record]
+    Connection: TypeAlias = OwnConnection | PoolConnectionProxy[Record]
+    Pool: TypeAlias = asyncpg.Pool[Record]
+else:
+    OwnConnection = asyncpg.Connection
+    Connection = OwnConnection | PoolConnectionProxy
+    Pool = asyncpg.Pool
+
+CONNECT_TIMEOUT_S = 10.0
+RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0, 2.0)
+
+# The session is gone, or of no use any more (a demoted primary): another one may work.
+LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+# The database said no: trying again without a change would be answered the same way.
+REFUSED = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+
+# Our tables change size by orders of magnitude within seconds. A plan that was best for an empty one, kept in a
+# prepared statement, would be a disaster on a full one: these sessions always go through the index.
+STEADY_PLANS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+# A peer that vanished without a word is noticed by PostgreSQL, and its locks with it.
+KEEPALIVE = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The schema that awa lives in. SQL is written for `awa`; this puts the real name in its place."""
+
+    name: str = DEFAULT_SCHEMA
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name.encode()) > 50 or re.search(r"[\x00-\x1f'\"\\%$.]", self.name):
+            raise ConfigError(
+                f"schema {self.name!r}: a schema's name has 1 to 50 bytes, without quotes, dots, %, $ or backslashes"
+            )
+        if self.name.startswith("pg_"):
+            raise ConfigError(f"schema {self.name!r}: names that begin with pg_ belong to PostgreSQL")
+
+    def put_into(self, sql: str) -> str:
+        """`awa.table` becomes `"name".table`, and `'awa'` becomes `'name'`."""
+        named = re.sub(r"\bawa\.(?=\w|%)", lambda _: f'"{self.name}".', sql)
+        return named.replace("'awa'", f"'{self.name}'")
+
+    @property
+    def channel(self) -> str:
+        """Where this installation's notifications go."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """Where the jobs are."""
+
+    url: str
+    schema: Schema
+
+    async def connect(self, role: str, **settings: str) -> OwnConnection:
+        """A new connection, shown as `awa ROLE` in pg_stat_activity."""
+        return await asyncpg.connect(
+            self.url,
+            timeout=CONNECT_TIMEOUT_S,
+            server_settings={"application_name": f"awa {role}", **KEEPALIVE, **settings},
+        )
+
+    async def connect_or_explain(self, role: str, **settings: str) -> OwnConnection:
+        """A new connection, or a sentence that says why there is none."""
+        try:
+            return await self.connect(role, **settings)
+        except (*LOST, *REFUSED, ValueError) as error:
+            raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+
+    def pool(self, *, max_size: int) -> Pool:
+        """A pool that opens its connections when they are needed."""
+        return asyncpg.create_pool(
+            self.url,
+            min_size=0,
+            max_size=max_size,
+            timeout=CONNECT_TIMEOUT_S,
+            server_settings={"application_name": "awa client", **KEEPALIVE},
+        )
+
+
+class Link:
+    """A dedicated connection that comes back: whoever asks for it waits until the database is there."""
+
+    def __init__(self, database: Database, role: str, **settings: str) -> None:
+        self._database = database
+        self._role = role
+        self._settings = settings
+        self._connection: OwnConnection | None = None
+        self._was_connected = False
+        self.reconnects = 0
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
+    async def connection(self) -> OwnConnection:
+        """The connection, made anew where it was lost; for ever."""
+        failures = 0
+        while not self.connected:
+            try:
+                self._connection = await self._database.connect(self._role, **self._settings)
+            except (*LOST, *REFUSED) as error:
+                level = logging.WARNING if failures == 0 else logging.DEBUG
+                logger.log(level, "%s: cannot reach the database, trying again: %s", self._role, describe(error))
+                await asyncio.sleep(RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)])
+                failures += 1
+                continue
+            if failures or self._was_connected:
+                self.reconnects += 1
+                logger.info("%s: connected to the database again", self._role)
+            self._was_connected = True
+        assert self._connection is not None
+        return self._connection
+
+    def drop(self) -> None:
+        """Gives the connection up at once; the next use makes a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None or connection.is_closed():
+            return
+        try:
+            await connection.close(timeout=2)
+        except (*LOST, asyncio.CancelledError):
+            connection.terminate()
+            raise_if_cancelled()
+
+
+def raise_if_cancelled() -> None:
+    """Goes on with a cancellation that a clean-up has set aside."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, without a password in it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)

@@ -1,0 +1,279 @@
+"""EmbeddedPostgres: one process's share in an embedded server."""
+
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+from urllib.parse import quote
+
+from awa_py.embedded import guardian
+from awa_py.embedded.cluster import (
+    DATABASE,
+    SUPERUSER,
+    Access,
+    Home,
+    is_port_free,
+    make_home_private,
+    open_home,
+)
+from awa_py.embedded.launcher import checked_settings, launch_guardian
+from awa_py.embedded.lock import EXCLUSIVE, POLL_S, SHARED, open_lock, try_lock, wait_lock
+from awa_py.errors import EmbeddedError
+
+ShutdownMode = Literal["fast", "immediate", "kill"]
+
+SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "kill": signal.SIGKILL}
+SHUTDOWN_TIMEOUT_S = 60.0
+START_ATTEMPTS = 3
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server that runs while somebody uses it, shared by all processes that name its directory.
+
+    Without a directory, it is a temporary one, and is removed at the end. A given one outlives the process.
+    `settings` are PostgreSQL's, and count for the process that happens to start the server.
+
+        with EmbeddedPostgres(Path("data")) as server:
+            connection = await asyncpg.connect(server.url)
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        startup_timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        self._settings = checked_settings(settings or {})
+        self._wanted = directory
+        self._startup_timeout_s = startup_timeout.total_seconds()
+        self._home: Home | None = None
+        self._access: Access | None = None
+        self._users_fd: int | None = None
+        self._hold_fd: int | None = None
+        self._started_by = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where the server listens: a URL over loopback TCP, which holds the password."""
+        access = self._known_access()
+        return f"postgresql://{SUPERUSER}:{access.password}@127.0.0.1:{access.port}/{DATABASE}"
+
+    @property
+    def socket_url(self) -> str | None:
+        """The same server over its unix socket; None where the directory's name cannot hold one."""
+        access, home = self._known_access(), self._known_home()
+        if not home.has_socket():
+            return None
+        host = quote(str(home.data), safe="")
+        return f"postgresql://{SUPERUSER}:{access.password}@/{DATABASE}?host={host}&port={access.port}"
+
+    @property
+    def directory(self) -> Path:
+        """The directory that holds the server."""
+        return self._known_home().path
+
+    @property
+    def server_pid(self) -> int:
+        """The pid of PostgreSQL's main process; 0 while it is down."""
+        return self._status().server
+
+    @property
+    def guardian_pid(self) -> int:
+        """The pid of the process that runs the server; 0 while there is none."""
+        return self._status().guardian
+
+    def start(self) -> None:
+        """Start the server or attach to the running one, and return once it accepts connections.
+
+        If it is started already, this brings it back in case that its guardian was killed.
+        """
+        if self._users_fd is None:
+            self._home = self._open_home()
+            self._join(self._home)
+            self._started_by = os.getpid()
+        try:
+            self._await_ready()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def stop(self) -> None:
+        """Leave; the last one to leave returns once the server is shut down.
+
+        Does nothing if not started, nor in a forked child: the server is its parent's.
+        """
+        if self._users_fd is None or self._started_by != os.getpid():
+            return
+        home, users_fd = self._known_home(), self._users_fd
+        try:
+            self._release_hold()
+            # Refused either because others are here, or because the guardian thinks that nobody is.
+            if try_lock(users_fd, EXCLUSIVE) or not try_lock(users_fd, SHARED):
+                self._dismiss_guardian(home)
+        finally:
+            os.close(users_fd)
+            self._users_fd = self._access = None
+
+    def stop_server(self, mode: ShutdownMode = "fast") -> None:
+        """Take PostgreSQL down for everybody, and keep it down until start_server(), stop() or our death."""
+        home = self._known_home()
+        if self._hold_fd is None:
+            self._hold_fd = open_lock(home.hold_lock)
+            fcntl.flock(self._hold_fd, fcntl.LOCK_EX)
+        pid = self.server_pid
+        if not pid:
+            return
+        with suppress(ProcessLookupError):
+            os.kill(pid, SIGNALS[mode])
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+        while self.server_pid == pid:
+            if time.monotonic() > deadline:
+                raise EmbeddedError(f"{home.path}: the server did not stop within {SHUTDOWN_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_S)
+
+    def start_server(self) -> None:
+        """Let PostgreSQL come back after stop_server(), at the same URL, and wait until it has."""
+        self._release_hold()
+        self._await_ready()
+
+    def restart(self, *, down_for: float = 0, mode: ShutdownMode = "fast") -> None:
+        """Take PostgreSQL down for everybody, for that many seconds, and bring it back at the same URL."""
+        self.stop_server(mode)
+        time.sleep(down_for)
+        self.start_server()
+
+    def _open_home(self) -> Home:
+        if self._wanted is not None:
+            return open_home(self._wanted.expanduser().resolve())
+        home = Path(tempfile.mkdtemp(prefix="awa-")).resolve()
+        make_home_private(home)
+        return Home(home)
+
+    def _join(self, home: Home) -> None:
+        try:
+            users_fd = open_lock(home.users_lock)
+        except OSError as error:
+            raise EmbeddedError(f"{home.path} cannot be used as a data directory: {error}") from error
+        owner = os.fstat(users_fd).st_uid
+        if owner != os.geteuid():
+            os.close(users_fd)
+            raise EmbeddedError(
+                f"{home.path} belongs to the user with uid {owner}, and ours is {os.geteuid()}: be that user"
+            )
+        if not wait_lock(users_fd, SHARED, self._startup_timeout_s):
+            os.close(users_fd)
+            raise EmbeddedError(
+                f"{home.path}: the server, last used by somebody else, did not stop"
+                f" within {self._startup_timeout_s:.0f} s; the end of {home.log}:\n{home.log_tail()}"
+            )
+        self._users_fd = users_fd
+
+    def _await_ready(self) -> None:
+        home = self._known_home()
+        deadline = time.monotonic() + self._startup_timeout_s
+        attempts = 0
+        while not self._is_ready():
+            lock_fd = open_lock(home.guardian_lock)
+            try:
+                if try_lock(lock_fd, EXCLUSIVE):
+                    if attempts and not self._may_try_again(home, attempts):
+                        raise EmbeddedError(self._failure(home, "did not start"))
+                    attempts += 1
+                    launch_guardian(home, lock_fd, settings=self._settings, temporary=self._wanted is None)
+            finally:
+                os.close(lock_fd)
+            if time.monotonic() > deadline:
+                raise EmbeddedError(self._failure(home, f"did not start in {self._startup_timeout_s:.0f} s"))
+            time.sleep(POLL_S)
+        self._access = Access.read(home)
+
+    def _is_ready(self) -> bool:
+        return self._status().ready
+
+    def _may_try_again(self, home: Home, attempts: int) -> bool:
+        # Another program may have taken the port between our look and the server's start.
+        return attempts < START_ATTEMPTS and not is_port_free(Access.read(home).port)
+
+    def _failure(self, home: Home, what: str) -> str:
+        return f"{home.path}: the embedded PostgreSQL {what}; the end of {home.log}:\n{home.log_tail()}"
+
+    def _dismiss_guardian(self, home: Home) -> None:
+        """Tell the guardian that nobody is left, and wait until it has shut the server down."""
+        try:
+            lock_fd = os.open(home.guardian_lock, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            told = 0
+            deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+            while not try_lock(lock_fd, EXCLUSIVE):
+                if time.monotonic() > deadline:
+                    raise EmbeddedError(self._failure(home, f"did not stop in {SHUTDOWN_TIMEOUT_S:.0f} s"))
+                alive = guardian.Status.read(lock_fd).guardian
+                if alive and alive != told:
+                    with suppress(ProcessLookupError):
+                        os.kill(alive, guardian.DISMISS)
+                    told = alive
+                time.sleep(POLL_S)
+        finally:
+            os.close(lock_fd)
+
+    def _abandon(self) -> None:
+        """Leave after a failed start; no guardian may be left to take a temporary directory away."""
+        home = self._known_home()
+        with suppress(EmbeddedError):
+            self.stop()
+        if self._wanted is None:
+            shutil.rmtree(home.path, ignore_errors=True)
+
+    def _release_hold(self) -> None:
+        if self._hold_fd is not None:
+            os.close(self._hold_fd)
+            self._hold_fd = None
+
+    def _status(self) -> guardian.Status:
+        """What the guardian says; nothing if it is dead, whatever it said last."""
+        try:
+            lock_fd = os.open(self._known_home().guardian_lock, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return guardian.Status()
+        try:
+            # Not by its pid alone: a dead one that nobody reaped still has its pid.
+            if try_lock(lock_fd, SHARED):
+                return guardian.Status()
+            status = guardian.Status.read(lock_fd)
+        finally:
+            os.close(lock_fd)
+        # Nor by the lock alone: its next holder may not have wiped the last words yet.
+        return status if guardian.is_alive(status.guardian) else guardian.Status()
+
+    def _known_home(self) -> Home:
+        if self._home is None:
+            raise EmbeddedError("the embedded PostgreSQL is not started: call start(), or use `with`")
+        return self._home
+
+    def _known_access(self) -> Access:
+        if self._access is None:
+            raise EmbeddedError("the embedded PostgreSQL is not started: call start(), or use `with`")
+        return self._access

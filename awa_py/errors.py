@@ -1,0 +1,93 @@
+"""Everything that awa raises on purpose.
+
+AwaError
+├── ConfigError             a setting that cannot work
+├── InvalidDuration         not a duration: "10 parsecs"
+├── InvalidJob              a job that cannot be enqueued: its name, arguments, options
+│   └── InvalidArguments    arguments that do not fit the handler's signature
+├── InvalidSchedule         a cron expression or timezone that cannot fire
+├── UnknownKind             no handler is registered under that name
+├── UnknownSchedule         no cron schedule of that name
+├── JobNotFound             no job has that id (any more)
+├── JobFailed               the awaited job ended without a result
+│   └── JobCancelled        … because somebody cancelled it
+├── ResultTimeout           the awaited job did not end in time
+├── SchemaError             the database's schema is not the one this program needs
+│   ├── SchemaMissing       it was never migrated, or is older: run `awa migrate`
+│   └── SchemaTooNew        it is newer than this program: upgrade the program
+├── DatabaseUnavailable     the database cannot be reached
+├── AppNotFound             APP does not name an awa.App
+└── EmbeddedError           the embedded PostgreSQL cannot start
+"""
+
+
+class AwaError(Exception):
+    """The root of every error that awa raises on purpose."""
+
+
+class ConfigError(AwaError, ValueError):
+    """A setting that cannot work."""
+
+
+class InvalidDuration(AwaError, ValueError):
+    """A value that does not read as a duration."""
+
+
+class InvalidJob(AwaError, ValueError):
+    """A job that cannot be enqueued."""
+
+
+class InvalidArguments(InvalidJob):
+    """Arguments that do not fit the handler's signature."""
+
+
+class InvalidSchedule(AwaError, ValueError):
+    """A cron expression or a timezone that cannot fire."""
+
+
+class UnknownKind(AwaError, LookupError):
+    """No handler is registered under that name."""
+
+
+class UnknownSchedule(AwaError, LookupError):
+    """No cron schedule of that name exists."""
+
+
+class JobNotFound(AwaError, LookupError):
+    """No job has that id (any more)."""
+
+
+class JobFailed(AwaError):
+    """The awaited job ended without a result."""
+
+
+class JobCancelled(JobFailed):
+    """The awaited job was cancelled."""
+
+
+class ResultTimeout(AwaError, TimeoutError):
+    """The awaited job did not end in time."""
+
+
+class SchemaError(AwaError):
+    """The database's schema is not the one that this program needs."""
+
+
+class SchemaMissing(SchemaError):
+    """The schema was never migrated, or is older than this program."""
+
+
+class SchemaTooNew(SchemaError):
+    """The schema is newer than this program."""
+
+
+class DatabaseUnavailable(AwaError):
+    """The database cannot be reached."""
+
+
+class AppNotFound(AwaError):
+    """APP does not name an awa.App."""
+
+
+class EmbeddedError(AwaError):
+    """The embedded PostgreSQL cannot start."""

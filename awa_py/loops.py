@@ -1,0 +1,67 @@
+"""Loops that run beside the main one, in threads of their own."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+logger = logging.getLogger("awa.loops")
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for what must go on while a handler blocks the main loop."""
+
+    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._main = main
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+
+    def call(self, function: Callable[..., object], *values: object) -> None:
+        """Calls a function in the thread's loop, from anywhere; does nothing once the loop has ended."""
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function, *values)
+        except RuntimeError:
+            logger.debug("%s has ended already", self._thread.name)
+
+    async def stop(self) -> None:
+        """Cancels what runs in the thread and waits for its end."""
+        if self._task is not None:
+            self.call(self._task.cancel)
+        await asyncio.to_thread(self._thread.join)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._supervise())
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            logger.exception("%s died", self._thread.name)
+        finally:
+            self._started.set()
+
+    async def _supervise(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._started.set()
+        await self._main()
+
+
+async def wait_for_any(event: asyncio.Event, timeout_s: float) -> bool:
+    """Waits for the event, no longer than the timeout. Whether it came."""
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return False
+    return True

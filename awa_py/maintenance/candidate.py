@@ -1,0 +1,145 @@
+"""The election: whoever holds the lock leads, on the session that holds it."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from awa_py import migrate
+from awa_py.config import Settings
+from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
+from awa_py.errors import SchemaError
+from awa_py.loops import LoopThread, wait_for_any
+from awa_py.maintenance.cron import sync
+from awa_py.maintenance.daemon import Daemon
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.notify import Topic, parse
+from awa_py.registry import CronDefinition
+from awa_py.store import election
+from awa_py.store.session import Session
+
+logger = logging.getLogger("awa.maintenance")
+
+LOCK_PATIENCE_MS = "500"
+ANSWER_MARGIN_S = 1.0
+
+
+class Candidate:
+    """Stands for election for ever; while it leads, it does the maintenance."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        *,
+        schedules: Sequence[CronDefinition],
+        metrics: Metrics,
+        process_id: UUID,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._schedules = schedules
+        self._metrics = metrics
+        self._process_id = process_id
+        self._thread = LoopThread("awa-maintenance", self.run)
+        self._place_is_free: asyncio.Event | None = None
+        self._daemon: Daemon | None = None
+        self.is_leader = False
+
+    def start(self) -> None:
+        """Stands for election in a thread of its own."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        await self._thread.stop()
+
+    async def run(self) -> None:
+        """Stands for election until it is cancelled."""
+        self._place_is_free = asyncio.Event()
+        timeout_ms = str(int(self._settings.leader_timeout.total_seconds() * 1000))
+        link = Link(
+            self._database,
+            "leader",
+            idle_session_timeout=timeout_ms,
+            idle_in_transaction_session_timeout=timeout_ms,
+            statement_timeout=timeout_ms,
+            lock_timeout=LOCK_PATIENCE_MS,
+            **STEADY_PLANS,
+        )
+        synced = False
+        try:
+            while True:
+                connection = await link.connection()
+                session = Session(connection, self._database.schema)
+                try:
+                    await connection.add_listener(self._database.schema.channel, self._heard)
+                    if not synced:
+                        await migrate.check(connection, self._database.schema)
+                        await sync(session, self._schedules)
+                        synced = True
+                    await self._stand(session, self._place_is_free)
+                except LOST as error:
+                    logger.warning("the session for leadership was lost, standing again: %s", describe(error))
+                except (SchemaError, asyncpg.PostgresError) as error:
+                    logger.error("cannot stand for election: %s", describe(error))
+                    await asyncio.sleep(self._settings.election_interval.total_seconds())
+                link.drop()
+        finally:
+            await link.close()
+
+    async def _stand(self, session: Session, place_is_free: asyncio.Event) -> None:
+        """Waits for the lock, and leads while it is held."""
+        patience_s = self._settings.election_interval.total_seconds()
+        while not await asyncio.wait_for(election.try_lead(session), self._answer_s):
+            await wait_for_any(place_is_free, patience_s)
+            place_is_free.clear()
+        await self._lead(session)
+
+    async def _lead(self, session: Session) -> None:
+        daemon = self._daemon = Daemon(
+            all_tasks(self._settings, self._schedules, self._metrics), self._metrics, batch_timeout_s=self._answer_s
+        )
+        session.connection.add_termination_listener(lambda _: daemon.session_ended())
+        try:
+            epoch = await election.record_election(
+                session, worker_id=self._process_id, hostname=socket.gethostname(), pid=os.getpid()
+            )
+            self._believe(True)
+            self._metrics.elections.inc()
+            logger.info("leading, epoch %d", epoch)
+            await daemon.run(session)
+        except asyncio.CancelledError:
+            self._believe(False)
+            await self._resign(session)
+            raise
+        finally:
+            self._believe(False)
+            self._daemon = None
+
+    async def _resign(self, session: Session) -> None:
+        try:
+            await asyncio.wait_for(election.resign(session), self._answer_s)
+            logger.info("resigned")
+        except (*LOST, asyncpg.PostgresError) as error:
+            logger.info("the session ended before it could resign: %s", describe(error))
+
+    def _believe(self, leading: bool) -> None:
+        self.is_leader = leading
+        self._metrics.is_leader.set(leading)
+
+    @property
+    def _answer_s(self) -> float:
+        """How long an answer may take. PostgreSQL gives up on a statement sooner: silence means a dead connection."""
+        return self._settings.leader_timeout.total_seconds() + ANSWER_MARGIN_S
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        topic, _ = parse(str(payload))
+        if topic == Topic.RESIGNED and self._place_is_free is not None:
+            self._place_is_free.set()
+        elif self._daemon is not None:
+            self._daemon.heard(topic)

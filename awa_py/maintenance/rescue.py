@@ -1,0 +1,36 @@
+"""Jobs whose worker died, and jobs that overran their deadline."""
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+
+from awa_py.maintenance.task import Batch
+from awa_py.store import maintain
+from awa_py.store.maintain import Rescued
+from awa_py.store.session import Session
+from awa_py.wording import ordinal
+
+logger = logging.getLogger("awa.rescue")
+
+BATCH = 500
+
+
+async def rescue_stale(session: Session, *, staleness: timedelta) -> Batch:
+    """running → retryable or failed, where no heartbeat came for too long."""
+    rescued = await maintain.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
+    _log(rescued, "its heartbeat is stale: its worker is presumed dead")
+    return Batch(len(rescued), again=len(rescued) == BATCH)
+
+
+async def rescue_overdue(session: Session) -> Batch:
+    """running → retryable or failed past its deadline; what could not even start by its absolute one → failed."""
+    rescued = await maintain.rescue_overdue_jobs(session, limit=BATCH)
+    _log(rescued, "it overran its deadline")
+    expired = await maintain.fail_expired_jobs(session, limit=BATCH)
+    return Batch(len(rescued) + expired, again=len(rescued) == BATCH or expired >= BATCH)
+
+
+def _log(rescued: Sequence[Rescued], why: str) -> None:
+    for job in rescued:
+        end = "failed for good" if job.failed else "goes back to its queue"
+        logger.warning("job %d (%s) %s at its %s attempt: %s", job.id, job.kind, end, ordinal(job.attempt), why)

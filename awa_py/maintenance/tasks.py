@@ -1,0 +1,46 @@
+"""The table of maintenance tasks."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from awa_py.config import Settings
+from awa_py.maintenance.cleanup import Cleanup
+from awa_py.maintenance.cron import evaluate, sync
+from awa_py.maintenance.promote import promote
+from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
+from awa_py.maintenance.task import Batch, Task
+from awa_py.maintenance.unserved import Unserved
+from awa_py.metrics import Metrics
+from awa_py.notify import Topic
+from awa_py.registry import CronDefinition
+from awa_py.store.session import Session
+
+
+def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: Metrics) -> list[Task]:
+    """Everything that a leader does, in the order in which it begins."""
+    cleanup = Cleanup(
+        completed_retention=settings.completed_retention,
+        failed_retention=settings.failed_retention,
+        staleness=settings.heartbeat_staleness,
+    )
+    unserved = Unserved(staleness=settings.heartbeat_staleness, metrics=metrics)
+    return [
+        Task(name="check", interval=settings.leader_check_interval, run=_check),
+        Task(name="promote", interval=settings.promote_interval, run=promote, wakes=frozenset({Topic.DUE})),
+        Task(
+            name="rescue",
+            interval=settings.heartbeat_rescue_interval,
+            run=partial(rescue_stale, staleness=settings.heartbeat_staleness),
+        ),
+        Task(name="deadlines", interval=settings.deadline_rescue_interval, run=rescue_overdue),
+        Task(name="cron-sync", interval=settings.cron_sync_interval, run=partial(sync, definitions=schedules)),
+        Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wakes=frozenset({Topic.CRON})),
+        Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
+        Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
+    ]
+
+
+async def _check(session: Session) -> Batch:
+    """Shows PostgreSQL that the leader lives, and the leader that PostgreSQL does."""
+    await session.connection.execute("SELECT 1")
+    return Batch()

@@ -1,0 +1,39 @@
+"""Due jobs whose kind no live worker knows: somebody should hear of them."""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from awa_py.maintenance.task import Batch
+from awa_py.metrics import Metrics
+from awa_py.store import maintain
+from awa_py.store.maintain import ReadyCursor
+from awa_py.store.session import Session
+
+logger = logging.getLogger("awa.unserved")
+
+WINDOW = 500
+GRACE = timedelta(seconds=5)  # a worker that is just starting should not cause an alarm
+
+
+@dataclass(slots=True, kw_only=True)
+class Unserved:
+    """Walks over the ready jobs, a window at a time, and says once of each what it lacks."""
+
+    staleness: timedelta
+    metrics: Metrics
+    grace: timedelta = GRACE
+    place: ReadyCursor = field(default_factory=ReadyCursor)
+
+    async def run(self, session: Session) -> Batch:
+        marked, place = await maintain.mark_unserved_jobs(
+            session, after=self.place, limit=WINDOW, staleness=self.staleness, grace=self.grace
+        )
+        for found in marked:
+            self.metrics.unserved.labels(found.queue).inc(found.jobs)
+            logger.warning(
+                "%d jobs wait in queue %s: no handler registered for kind: %s", found.jobs, found.queue, found.kind
+            )
+        # Unserved jobs pile up at the head. Where a window has none, what lies behind it flows.
+        self.place = place if place is not None and marked else ReadyCursor()
+        return Batch(sum(found.jobs for found in marked), again=place is not None and bool(marked))

@@ -1,0 +1,129 @@
+"""Brings the database's schema to the version that this program needs: numbered files, forward only."""
+
+import logging
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+
+import asyncpg
+
+from awa_py.db import Connection, Database, Schema
+from awa_py.errors import SchemaError, SchemaMissing, SchemaTooNew
+
+logger = logging.getLogger("awa.migrate")
+
+# Any fixed number would do: processes that migrate at once queue up behind it.
+MIGRATION_LOCK = 0x4157415F4D494752  # "AWA_MIGR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One numbered file of `schema/`."""
+
+    version: int
+    name: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A migration, and when it was applied here."""
+
+    version: int
+    name: str
+    applied_at: datetime | None
+
+
+def migrations() -> list[Migration]:
+    """Every migration that this program knows, in order."""
+    found = []
+    for file in files("awa_schema").iterdir():
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
+        if match:
+            sql = file.read_text(encoding="utf-8")
+            found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
+    return sorted(found, key=lambda migration: migration.version)
+
+
+def needed_version() -> int:
+    """The version of the schema that this program works with."""
+    return migrations()[-1].version
+
+
+def script(schema: Schema) -> str:
+    """The whole schema as one script, for those who apply SQL by other means."""
+    parts = [f"-- {migration.version:04} {migration.name}\n\n{_text(migration, schema)}" for migration in migrations()]
+    return "\n".join(["BEGIN;", f'CREATE SCHEMA IF NOT EXISTS "{schema.name}";', *parts, "COMMIT;\n"])
+
+
+async def migrate(database: Database) -> list[Migration]:
+    """Applies what is missing, all in one transaction, and returns it. Safe when many processes start it at once."""
+    connection = await database.connect_or_explain("migrate")
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            version = await _version(connection, database.schema)
+            _refuse_newer(version, database.schema)
+            pending = [migration for migration in migrations() if migration.version > version]
+            if version == 0:
+                await _create_schema(connection, database.schema)
+            for migration in pending:
+                await connection.execute(_text(migration, database.schema))
+                logger.info("applied %04d %s", migration.version, migration.name)
+            return pending
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaError(f"cannot migrate schema {database.schema.name!r}: {error}") from error
+    finally:
+        await connection.close()
+
+
+async def status(database: Database) -> list[Step]:
+    """Every known migration, with the time at which it was applied."""
+    connection = await database.connect_or_explain("migrate")
+    try:
+        version = await _version(connection, database.schema)
+        _refuse_newer(version, database.schema)
+        query = database.schema.put_into("SELECT version, applied_at FROM awa.schema_version")
+        applied = {row["version"]: row["applied_at"] for row in await connection.fetch(query)} if version else {}
+    finally:
+        await connection.close()
+    return [Step(version=m.version, name=m.name, applied_at=applied.get(m.version)) for m in migrations()]
+
+
+async def check(connection: Connection, schema: Schema) -> None:
+    """Raises a sentence that says what to do where the schema is not the one that this program needs."""
+    version = await _version(connection, schema)
+    _refuse_newer(version, schema)
+    if version == 0:
+        raise SchemaMissing(f"the database has no schema {schema.name!r} of awa: run `awa migrate`")
+    if version < needed_version():
+        raise SchemaMissing(
+            f"schema {schema.name!r} has version {version}, this program needs {needed_version()}: run `awa migrate`"
+        )
+
+
+def _refuse_newer(version: int, schema: Schema) -> None:
+    if version > needed_version():
+        raise SchemaTooNew(
+            f"schema {schema.name!r} has version {version}, this program knows {needed_version()}: upgrade awa"
+        )
+
+
+def _text(migration: Migration, schema: Schema) -> str:
+    applied = f"\nINSERT INTO awa.schema_version (version, name) VALUES ({migration.version}, '{migration.name}');\n"
+    return schema.put_into(migration.sql + applied)
+
+
+async def _version(connection: Connection, schema: Schema) -> int:
+    exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".schema_version')
+    if exists is None:
+        return 0
+    version = await connection.fetchval(schema.put_into("SELECT max(version) FROM awa.schema_version"))
+    return int(version or 0)
+
+
+async def _create_schema(connection: Connection, schema: Schema) -> None:
+    exists = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema.name)
+    if not exists:  # IF NOT EXISTS would ask for a right that an owner of the schema may not have
+        await connection.execute(f'CREATE SCHEMA "{schema.name}"')

@@ -1,0 +1,45 @@
+"""How a handler may end other than by returning: raise one of these, or return it.
+
+Anything else that a handler raises counts as an error: the attempt is used up, and the job is tried again by
+its queue's backoff curve until max_attempts.
+"""
+
+from awa_py import duration
+from awa_py.duration import Duration
+
+
+class Outcome(Exception):
+    """A deliberate end of an attempt; not an error."""
+
+
+class Retry(Outcome):
+    """The attempt failed: try again after `after`, or by the queue's backoff curve. Uses the attempt up."""
+
+    def __init__(self, reason: str = "retry requested", *, after: Duration | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = None if after is None else duration.parse(after)
+
+
+class Snooze(Outcome):
+    """Not yet: run again after `delay`. The attempt is given back."""
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(f"snoozed for {delay}")
+        self.delay = duration.parse(delay)
+
+
+class Cancel(Outcome):
+    """The job is not wanted any more: it ends cancelled, and is not tried again."""
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Fail(Outcome):
+    """There is no point in trying again: the job ends failed, whatever attempts are left."""
+
+    def __init__(self, reason: str = "failed by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason

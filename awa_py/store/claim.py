@@ -1,0 +1,40 @@
+"""available → running."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from awa_py.db import Record
+from awa_py.store.session import Session
+
+PRIORITIES = (1, 2, 3, 4)
+
+
+async def claim_jobs(
+    session: Session, *, queue: str, above: Sequence[int], limit: int, kinds: Sequence[str], worker_id: UUID
+) -> list[Record]:
+    """The head of the queue, in the order of priority and of becoming ready. `above` has a position a priority."""
+    return await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id)
+
+
+async def take_over_jobs(
+    session: Session,
+    *,
+    queues: Sequence[str],
+    kinds: Sequence[str],
+    staleness: timedelta,
+    limit: int,
+    worker_id: UUID,
+) -> list[Record]:
+    """Stale jobs of dead workers, straight to this one."""
+    return await session.fetch("take_over_jobs", queues, kinds, staleness, limit, worker_id)
+
+
+async def release_orphans(session: Session, *, worker_id: UUID, known: Sequence[int]) -> int:
+    """Puts back what this worker claimed without hearing of it."""
+    return len(await session.fetch("release_orphans", worker_id, known))
+
+
+async def queues_with_work(session: Session, *, queues: Sequence[str], kinds: Sequence[str]) -> set[str]:
+    """Those of the queues in which something waits for one of the kinds."""
+    return {row[0] for row in await session.fetch("has_ready_jobs", queues, kinds)}

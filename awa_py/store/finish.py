@@ -1,0 +1,60 @@
+"""running → everywhere else. Every function takes (id, lease) pairs and answers for those that were still held."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from awa_py.job import State
+from awa_py.store.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of a failed attempt: tried again in `retry_s` seconds, or (None) failed for good."""
+
+    attempt: int
+    max_attempts: int
+    retry_s: float | None
+
+
+async def complete_jobs(
+    session: Session, ids: Sequence[int], leases: Sequence[int], results: Sequence[str | None], *, keep: bool
+) -> set[int] | None:
+    """running → completed. The ids that were ours, or None where all were."""
+    held = await session.fetchval("complete_jobs", ids, leases, results, keep)
+    return None if held is None else set(held)
+
+
+async def fail_attempts(
+    session: Session,
+    ids: Sequence[int],
+    leases: Sequence[int],
+    errors: Sequence[str],
+    delays: Sequence[timedelta | None],
+) -> dict[int, Retried]:
+    """running → retryable or failed."""
+    rows = await session.fetch("fail_attempts", ids, leases, errors, delays)
+    return {row[0]: Retried(row[1], row[2], row[3]) for row in rows}
+
+
+async def snooze_jobs(
+    session: Session, ids: Sequence[int], leases: Sequence[int], delays: Sequence[timedelta]
+) -> set[int]:
+    """running → scheduled, the attempt given back."""
+    return {row[0] for row in await session.fetch("snooze_jobs", ids, leases, delays)}
+
+
+async def bury_jobs(
+    session: Session,
+    ids: Sequence[int],
+    leases: Sequence[int],
+    states: Sequence[State],
+    errors: Sequence[str],
+) -> set[int]:
+    """running → failed or cancelled."""
+    return {row[0] for row in await session.fetch("bury_jobs", ids, leases, states, errors)}
+
+
+async def release_jobs(session: Session, ids: Sequence[int], leases: Sequence[int]) -> set[int]:
+    """running → available, the attempt given back."""
+    return {row[0] for row in await session.fetch("release_jobs", ids, leases)}

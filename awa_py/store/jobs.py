@@ -1,0 +1,102 @@
+"""Jobs as people ask for them: look, cancel, retry, delete, explain."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from awa_py.job import Job, State
+from awa_py.store.rows import job_from
+from awa_py.store.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """A job's state, and how it ended."""
+
+    state: State
+    result: Any
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What decides whether a job could run."""
+
+    id: int
+    kind: str
+    queue: str
+    state: State
+    run_at: datetime
+    future: bool
+    due_s: float
+    attempt: int
+    max_attempts: int
+    paused: bool
+    paused_until: datetime | None
+    workers: int
+    workers_of_queue: int
+    workers_of_kind: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many jobs are in each state, and how many ended within the window."""
+
+    by_state: dict[str, int]
+    completed: int
+    dead: int
+
+
+async def get_jobs(session: Session, ids: Sequence[int]) -> dict[int, Job]:
+    return {job.id: job for job in map(job_from, await session.fetch("get_jobs", ids))}
+
+
+async def list_jobs(
+    session: Session,
+    *,
+    states: Sequence[State] | None = None,
+    queue: str | None = None,
+    kind: str | None = None,
+    tag: str | None = None,
+    below: int | None = None,
+    limit: int = 50,
+) -> list[Job]:
+    """The newest jobs that fit, newest first."""
+    rows = await session.fetch("list_jobs", states, queue, kind, tag, below, limit)
+    return [job_from(row) for row in rows]
+
+
+async def get_final_state(session: Session, job_id: int) -> FinalState | None:
+    row = await session.fetchrow("get_final_state", job_id)
+    if row is None:
+        return None
+    return FinalState(State(row[0]), None if row[1] is None else json.loads(row[1]), row[2])
+
+
+async def cancel_jobs(session: Session, ids: Sequence[int]) -> dict[int, str]:
+    """What happened to each unfinished job: `cancelled`, or `requested` of its worker."""
+    return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids)}
+
+
+async def retry_jobs(session: Session, ids: Sequence[int]) -> set[int]:
+    """The jobs that are available again."""
+    return {row[0] for row in await session.fetch("retry_jobs", ids)}
+
+
+async def delete_jobs(session: Session, ids: Sequence[int]) -> set[int]:
+    """The jobs that are gone."""
+    return {row[0] for row in await session.fetch("delete_jobs", ids)}
+
+
+async def explain_job(session: Session, job_id: int, *, staleness: timedelta) -> Circumstances | None:
+    row = await session.fetchrow("explain_job", job_id, staleness)
+    return None if row is None else Circumstances(**{**dict(row), "state": State(row["state"])})
+
+
+async def count_jobs(session: Session, *, window: timedelta) -> Counts:
+    row = await session.fetchrow("count_jobs", window)
+    assert row is not None
+    return Counts(json.loads(row["counts"]), row["completed"], row["dead"])

@@ -1,0 +1,79 @@
+"""Queues and workers as operators see them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from awa_py.store.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    """A queue: its settings (None: the default) and its jobs."""
+
+    name: str
+    paused: bool
+    paused_until: datetime | None
+    backoff_enabled: bool
+    backoff_base: timedelta | None
+    backoff_max: timedelta | None
+    completed_retention: timedelta | None
+    failed_retention: timedelta | None
+    timeout: timedelta | None
+    staleness: timedelta | None
+    counts: dict[str, int]
+    oldest_available_s: float | None
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker of the registry."""
+
+    id: UUID
+    hostname: str
+    pid: int
+    version: str
+    queues: list[str]
+    kinds: list[str]
+    concurrency: int
+    started_at: datetime
+    heartbeat_at: datetime
+    silent_s: float
+    alive: bool
+    running: int
+
+
+async def ensure_queues(session: Session, names: Sequence[str]) -> None:
+    """Gives each queue a row; what an operator set stays."""
+    await session.fetch("ensure_queues", names)
+
+
+async def set_queue(session: Session, name: str, settings: Mapping[str, timedelta | bool | None]) -> None:
+    """Sets what is named; None sets the default again."""
+    values: dict[str, Any] = {
+        key: f"{value.total_seconds():.6f} seconds" if isinstance(value, timedelta) else value
+        for key, value in settings.items()
+    }
+    await session.fetch("set_queue", name, json.dumps(values))
+
+
+async def pause_queue(session: Session, name: str, *, paused: bool, period: timedelta | None = None) -> None:
+    await session.fetch("pause_queue", name, paused, period)
+
+
+async def purge_queue(session: Session, name: str, *, limit: int) -> int:
+    """Deletes up to `limit` waiting jobs of each kind of waiting. How many."""
+    return int(await session.fetchval("purge_queue", name, limit))
+
+
+async def list_queues(session: Session, name: str | None = None, *, staleness: timedelta) -> list[QueueRow]:
+    rows = await session.fetch("list_queues", name, staleness)
+    return [QueueRow(**{**dict(row), "counts": json.loads(row["counts"])}) for row in rows]
+
+
+async def list_workers(session: Session, *, staleness: timedelta) -> list[WorkerRow]:
+    return [WorkerRow(**dict(row)) for row in await session.fetch("list_workers", staleness)]

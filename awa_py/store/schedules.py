@@ -1,0 +1,124 @@
+"""Cron schedules as rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from awa_py.store.session import Session
+
+NEVER = datetime.max.replace(tzinfo=UTC)  # asyncpg's word for 'infinity'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """A row of `awa.cron`."""
+
+    name: str
+    expression: str
+    timezone: str
+    kind: str
+    args: dict[str, Any]
+    options: dict[str, Any]
+    misfire: str
+    paused: bool
+    enabled: bool
+    last_error: str | None
+    effective_from: datetime
+    last_enqueued_at: datetime | None
+    next_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule that may have to fire, with the database's clock beside it."""
+
+    name: str
+    expression: str
+    timezone: str
+    misfire: str
+    last_enqueued_at: datetime | None
+    now: datetime
+    since: datetime
+
+
+async def upsert_schedule(
+    session: Session,
+    *,
+    name: str,
+    expression: str,
+    timezone: str,
+    kind: str,
+    args: Mapping[str, Any],
+    options: Mapping[str, Any],
+    misfire: str,
+) -> bool:
+    """Adds or changes a schedule. Whether anything changed."""
+    return bool(
+        await session.fetchval(
+            "upsert_schedule",
+            name,
+            expression,
+            timezone,
+            kind,
+            json.dumps(args),
+            json.dumps(options),
+            misfire,
+        )
+    )
+
+
+async def list_due_schedules(session: Session, *, limit: int) -> list[DueSchedule]:
+    return [DueSchedule(*row) for row in await session.fetch("list_due_schedules", limit)]
+
+
+async def seconds_to_next_schedule(session: Session) -> float | None:
+    seconds: float | None = await session.fetchval("next_schedule")
+    return seconds
+
+
+async def fire_schedule(
+    session: Session,
+    due: DueSchedule,
+    *,
+    fires: Sequence[datetime],
+    dealt_with: datetime | None,
+    next_at: datetime | None,
+) -> list[int]:
+    """Enqueues a job for each fire time and notes them, where no other evaluator did. The jobs' ids."""
+    ids: list[int] = await session.fetchval(
+        "fire_schedule", due.name, due.last_enqueued_at, fires, dealt_with, next_at or NEVER
+    )
+    return ids
+
+
+async def trigger_schedule(session: Session, name: str) -> int | None:
+    """Enqueues the schedule's job now. Its id, or None where there is no such schedule."""
+    job_id: int | None = await session.fetchval("trigger_schedule", name)
+    return job_id
+
+
+async def disable_schedule(session: Session, name: str, why: str) -> bool:
+    """Switches a schedule off that cannot fire. Whether it was on."""
+    return bool(await session.fetchval("disable_schedule", name, why))
+
+
+async def pause_schedule(session: Session, name: str, *, paused: bool) -> bool:
+    """Whether there is such a schedule."""
+    return bool(await session.fetchval("pause_schedule", name, paused))
+
+
+async def delete_schedule(session: Session, name: str) -> bool:
+    """Whether there was such a schedule."""
+    return bool(await session.fetchval("delete_schedule", name))
+
+
+async def list_schedules(session: Session, name: str | None = None) -> list[ScheduleRow]:
+    rows = await session.fetch("list_schedules", name)
+    return [
+        ScheduleRow(**{**dict(row), "args": json.loads(row["args"]), "options": json.loads(row["options"])})
+        for row in rows
+    ]

@@ -1,0 +1,40 @@
+"""A connection that speaks awa's statements by their names."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from awa_py.db import Connection, Record, Schema
+
+# What a job carries unchanged from one table to the next. `attempt`, `lease`, `run_at` and `errors` are not
+# among them, since transitions change them: each statement says how.
+CARRIED = (
+    "id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue, args, metadata, "
+    "tags, unique_key, progress"
+)
+
+
+@cache
+def statement(name: str, schema: Schema) -> str:
+    """The text of `sql/NAME.sql` for this schema."""
+    text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
+    return schema.put_into(text.replace("{carried}", CARRIED))
+
+
+class Session:
+    """`await Session(connection, schema).fetch("claim_jobs", …)`"""
+
+    __slots__ = ("connection", "schema")
+
+    def __init__(self, connection: Connection, schema: Schema) -> None:
+        self.connection = connection
+        self.schema = schema
+
+    async def fetch(self, name: str, *values: object) -> list[Record]:
+        return await self.connection.fetch(statement(name, self.schema), *values)
+
+    async def fetchrow(self, name: str, *values: object) -> Record | None:
+        return await self.connection.fetchrow(statement(name, self.schema), *values)
+
+    async def fetchval(self, name: str, *values: object) -> Any:
+        return await self.connection.fetchval(statement(name, self.schema), *values)

@@ -1,0 +1,42 @@
+-- Takes the head of one queue: ready → running, with a new lease. Disjoint from every other claim.
+-- $1 queue · $2 priorities · $3 the position above which each priority is scanned · $4 how many at the most
+-- $5 the kinds that the caller can run · $6 worker id
+--
+-- One scan a priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is a TID
+-- scan whatever the statistics say; a join would turn into a hash join at large batches.
+WITH gone AS (
+    DELETE FROM awa.ready
+    WHERE ctid = ANY (ARRAY(
+        SELECT head.ctid
+        FROM unnest($2::smallint[], $3::bigint[]) AS level(priority, above)
+        CROSS JOIN LATERAL (
+            SELECT ready.ctid
+            FROM awa.ready
+            WHERE queue = $1 AND priority = level.priority AND pos > level.above
+              AND kind = ANY ($5::text[])
+              AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY pos
+            LIMIT $4
+            FOR UPDATE SKIP LOCKED
+        ) AS head
+        WHERE NOT EXISTS (SELECT FROM awa.queues
+                          WHERE name = $1 AND paused AND paused_until > now() IS NOT FALSE)
+        LIMIT $4
+    ))
+    RETURNING *
+),
+timed AS (
+    SELECT *, least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)), expires_at) AS deadline_at
+    FROM gone
+),
+claimed AS (
+    INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, deadline_at)
+    SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, deadline_at
+    FROM timed
+)
+SELECT id, (lease + 1)::int AS lease, kind, queue, priority, (attempt + 1)::smallint AS attempt, max_attempts,
+       args::text AS args, run_at, created_at, extract(epoch FROM now() - run_at)::float8 AS waited_s,
+       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, errors::text AS errors,
+       metadata::text AS metadata, tags, parent_id, unique_key, timeout, rescues, now() AS attempted_at, deadline_at, pos
+FROM timed
+ORDER BY priority, pos

@@ -1,0 +1,5 @@
+-- Enqueues the jobs of a JSON array. All of them or none; unique keys that are held name their holder.
+-- $1 text: the array, as awa.enqueue_many takes it. Text, so that a caller's own jsonb codec does not matter.
+SELECT id, is_new, state, run_at, created_at
+FROM awa.enqueue_many($1::text::jsonb)
+ORDER BY n

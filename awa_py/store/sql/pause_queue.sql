@@ -1,0 +1,11 @@
+-- Pauses a queue, for ever or until a time, or lets it go on; and tells the workers.
+-- $1 name · $2 paused · $3 for how long, NULL: until somebody resumes it
+WITH written AS (
+    INSERT INTO awa.queues (name, paused, paused_until)
+    VALUES ($1, $2, CASE WHEN $2 THEN now() + $3::interval END)
+    ON CONFLICT (name) DO UPDATE
+    SET paused = excluded.paused, paused_until = excluded.paused_until, updated_at = now()
+    RETURNING name, paused
+)
+SELECT count(pg_notify('awa', 'queues:' || name)), count(pg_notify('awa', 'ready:' || name)) FILTER (WHERE NOT paused)
+FROM written

@@ -1,0 +1,22 @@
+-- running → available, the attempt given back: the worker stops before it could finish. Or cancelled, where somebody
+-- asked for it. The lease guards each row.
+-- $1 ids · $2 leases
+WITH ended AS (
+    DELETE FROM awa.running r
+    USING unnest($1::bigint[], $2::int[]) AS released(id, lease)
+    WHERE r.id = released.id AND r.lease = released.lease
+    RETURNING r.*
+),
+put AS (
+    INSERT INTO awa.ready ({carried}, run_at, errors, attempt, lease)
+    SELECT {carried}, run_at, errors, attempt - 1, lease
+    FROM ended WHERE cancel_requested_at IS NULL
+),
+buried AS (
+    INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
+    SELECT 'cancelled', {carried}, run_at, awa.with_error(errors, attempt, 'cancelled by user'), attempt, lease,
+           worker_id, attempted_at
+    FROM ended WHERE cancel_requested_at IS NOT NULL
+),
+woken AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM ended)
+SELECT ended.id FROM ended CROSS JOIN woken

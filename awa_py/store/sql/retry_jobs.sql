@@ -1,0 +1,25 @@
+-- failed, cancelled, completed → available, counters fresh; scheduled and retryable → available now, counters kept.
+-- An absolute deadline is lifted where it has passed: the operator knows better.
+-- $1 ids
+WITH dead AS (
+    DELETE FROM awa.dead WHERE id = ANY ($1::bigint[]) RETURNING {carried}, errors, lease, 0::smallint AS attempt
+),
+done AS (
+    DELETE FROM awa.completed WHERE id = ANY ($1::bigint[]) RETURNING {carried}, errors, lease, 0::smallint AS attempt
+),
+later AS (
+    DELETE FROM awa.scheduled WHERE id = ANY ($1::bigint[]) AND state <> 'waiting'
+    RETURNING {carried}, errors, lease, attempt
+),
+again AS (
+    SELECT *, true AS fresh FROM dead UNION ALL SELECT *, true FROM done UNION ALL SELECT *, false FROM later
+),
+put AS (
+    INSERT INTO awa.ready (id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue,
+                           args, metadata, tags, unique_key, errors, lease, attempt)
+    SELECT id, created_at, CASE WHEN expires_at > now() THEN expires_at END, timeout, parent_id, priority, max_attempts,
+           CASE WHEN fresh THEN 0 ELSE rescues END, kind, queue, args, metadata, tags, unique_key, errors, lease, attempt
+    FROM again
+),
+woken AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM again)
+SELECT again.id FROM again CROSS JOIN woken

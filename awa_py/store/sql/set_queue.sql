@@ -1,0 +1,27 @@
+-- Sets what is named of a queue's settings; the others stay.
+-- $1 name · $2 the settings, a JSON object of columns; null sets the default again
+WITH wanted AS (
+    SELECT * FROM jsonb_to_record($2::text::jsonb) AS w(
+        backoff_enabled boolean, backoff_base interval, backoff_max interval, completed_retention interval,
+        failed_retention interval, timeout interval, staleness interval)
+),
+written AS (
+    INSERT INTO awa.queues AS old (name, backoff_enabled, backoff_base, backoff_max, completed_retention,
+                                   failed_retention, timeout, staleness)
+    SELECT $1, coalesce(w.backoff_enabled, true), w.backoff_base, w.backoff_max, w.completed_retention,
+           w.failed_retention, w.timeout, w.staleness
+    FROM wanted w
+    ON CONFLICT (name) DO UPDATE SET
+        backoff_enabled = CASE WHEN $2::text::jsonb ? 'backoff_enabled' THEN excluded.backoff_enabled ELSE old.backoff_enabled END,
+        backoff_base = CASE WHEN $2::text::jsonb ? 'backoff_base' THEN excluded.backoff_base ELSE old.backoff_base END,
+        backoff_max = CASE WHEN $2::text::jsonb ? 'backoff_max' THEN excluded.backoff_max ELSE old.backoff_max END,
+        completed_retention = CASE WHEN $2::text::jsonb ? 'completed_retention' THEN excluded.completed_retention
+                                   ELSE old.completed_retention END,
+        failed_retention = CASE WHEN $2::text::jsonb ? 'failed_retention' THEN excluded.failed_retention
+                                ELSE old.failed_retention END,
+        timeout = CASE WHEN $2::text::jsonb ? 'timeout' THEN excluded.timeout ELSE old.timeout END,
+        staleness = CASE WHEN $2::text::jsonb ? 'staleness' THEN excluded.staleness ELSE old.staleness END,
+        updated_at = now()
+    RETURNING name
+)
+SELECT count(pg_notify('awa', 'queues:' || name)) FROM written

@@ -1,0 +1,26 @@
+-- Takes stale jobs of a dead worker straight to a new owner: running → running, with a new lease and attempt.
+-- Jobs whose attempts are used up are left to the rescue. Disjoint from other take-overs and rescues.
+-- $1 queues · $2 kinds · $3 staleness · $4 how many at the most · $5 worker id
+UPDATE awa.running r
+SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
+    attempted_at = now(), heartbeat_at = now(), cancel_requested_at = NULL,
+    deadline_at = least(now() + coalesce(r.timeout, (SELECT timeout FROM awa.queues WHERE name = r.queue)), r.expires_at),
+    errors = awa.with_error(r.errors, r.attempt, 'heartbeat stale: worker presumed dead')
+FROM (
+    SELECT stale.id
+    FROM awa.running stale LEFT JOIN awa.queues q ON q.name = stale.queue
+    WHERE stale.attempted_at < now() - least($3::interval, (SELECT min(staleness) FROM awa.queues))
+      AND stale.heartbeat_at < now() - coalesce(q.staleness, $3::interval)
+      AND stale.queue = ANY ($1::text[]) AND stale.kind = ANY ($2::text[])
+      AND stale.attempt < stale.max_attempts AND stale.cancel_requested_at IS NULL
+      AND (stale.expires_at IS NULL OR stale.expires_at > now())
+    ORDER BY stale.attempted_at
+    LIMIT $4
+    FOR UPDATE OF stale SKIP LOCKED
+) AS taken
+WHERE r.id = taken.id
+RETURNING r.id, r.lease, r.kind, r.queue, r.priority, r.attempt, r.max_attempts, r.args::text AS args, r.run_at,
+          r.created_at, extract(epoch FROM now() - r.run_at)::float8 AS waited_s,
+          extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.errors::text AS errors,
+          r.metadata::text AS metadata, r.tags, r.parent_id, r.unique_key, r.timeout, r.rescues, r.attempted_at,
+          r.deadline_at, 0::bigint AS pos

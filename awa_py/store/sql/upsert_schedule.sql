@@ -1,0 +1,18 @@
+-- Adds or changes a schedule. Whether it is paused stays as it is, and an unchanged one is not touched; a new
+-- expression or timezone counts from now on, and gets another chance where the old one had been disabled.
+-- $1 name · $2 expression · $3 timezone · $4 kind · $5 args · $6 options · $7 misfire
+WITH written AS (
+    INSERT INTO awa.cron AS old (name, expression, timezone, kind, args, options, misfire)
+    VALUES ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7)
+    ON CONFLICT (name) DO UPDATE SET
+        expression = excluded.expression, timezone = excluded.timezone, kind = excluded.kind, args = excluded.args,
+        options = excluded.options, misfire = excluded.misfire, enabled = true, last_error = NULL, updated_at = now(),
+        next_at = NULL,
+        effective_from = CASE WHEN (old.expression, old.timezone) = (excluded.expression, excluded.timezone)
+                              THEN old.effective_from ELSE now() END
+    WHERE (old.expression, old.timezone, old.kind, old.args, old.options, old.misfire)
+          IS DISTINCT FROM
+          (excluded.expression, excluded.timezone, excluded.kind, excluded.args, excluded.options, excluded.misfire)
+    RETURNING name
+)
+SELECT count(pg_notify('awa', 'cron:' || name)) > 0 AS changed FROM written

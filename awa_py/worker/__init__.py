@@ -1,0 +1,1 @@
+"""A worker: fetch → execute → complete, with a heartbeat beside it."""

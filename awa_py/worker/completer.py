@@ -1,0 +1,224 @@
+"""Writes outcomes in batches: what gathers while one flush is under way goes with the next."""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from awa_py.db import LOST, Link, Schema, describe
+from awa_py.job import State
+from awa_py.metrics import Metrics
+from awa_py.store import finish, heartbeat
+from awa_py.store.session import Session
+from awa_py.wording import clean, ordinal
+from awa_py.worker.flight import Flight, Flights
+from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed
+
+logger = logging.getLogger("awa.worker")
+
+Settled: TypeAlias = tuple[Flight, Any]
+Writer: TypeAlias = Callable[[Session, list[Settled]], Awaitable[set[int] | None]]
+RETRY_S = 1.0
+PROGRESS_INTERVAL_S = 0.5
+
+
+class Completer:
+    """Makes outcomes durable. However long the database is away, none is forgotten."""
+
+    def __init__(self, link: Link, schema: Schema, flights: Flights, metrics: Metrics, *, keep_completed: bool) -> None:
+        self._link = link
+        self._schema = schema
+        self._flights = flights
+        self._metrics = metrics
+        self._keep = keep_completed
+        self._settled: list[tuple[Flight, AttemptOutcome]] = []
+        self._progress: dict[int, Flight] = {}
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._progress_due: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writers: dict[type, Writer] = {
+            Completed: self._complete,
+            Errored: self._fail,
+            Snoozed: self._snooze,
+            Buried: self._bury,
+            Released: self._release,
+        }
+
+    def settle(self, flight: Flight, outcome: AttemptOutcome) -> None:
+        """Takes an outcome to be written with the next flush."""
+        self._settled.append((flight, outcome))
+        self._idle.clear()
+        self._wake.set()
+
+    def report_progress(self, flight: Flight) -> None:
+        """Takes a job's progress, from any thread, to be written within about half a second."""
+        self._loop.call_soon_threadsafe(self._note_progress, flight)
+
+    async def drained(self) -> None:
+        """Returns once every outcome so far is durable."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Flushes until it is cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._settled = self._settled, []
+            await self._write_progress({flight.id for flight, _ in batch})
+            await self._flush(batch)
+            if not self._settled:
+                self._idle.set()
+
+    def _note_progress(self, flight: Flight) -> None:
+        self._progress[flight.id] = flight
+        if self._progress_due is None:
+            self._progress_due = self._loop.call_later(PROGRESS_INTERVAL_S, self._progress_is_due)
+
+    def _progress_is_due(self) -> None:
+        self._progress_due = None
+        self._wake.set()
+
+    async def _write_progress(self, ending: set[int]) -> None:
+        """Writes what is due, and the last word of those that end now."""
+        all_due = self._progress_due is None
+        due = [flight for flight in self._progress.values() if all_due or flight.id in ending]
+        if not due:
+            return
+        for flight in due:
+            del self._progress[flight.id]
+        ids, leases = _keys(due)
+        try:
+            session = Session(await self._link.connection(), self._schema)
+            await heartbeat.update_progress(session, ids, leases, [flight.progress or "null" for flight in due])
+        except (*LOST, asyncpg.PostgresError) as error:
+            logger.warning("the progress of %d jobs was not written: %s", len(due), describe(error))
+
+    async def _flush(self, batch: Sequence[tuple[Flight, AttemptOutcome]]) -> None:
+        # In the order of ids, so that two statements that touch the same rows cannot deadlock.
+        groups: dict[type, list[Settled]] = defaultdict(list)
+        for flight, outcome in sorted(batch, key=lambda settled: settled[0].id):
+            groups[type(outcome)].append((flight, outcome))
+        for kind, settled in groups.items():
+            if kind is Dropped:
+                self._end([flight for flight, _ in settled], held=set(), sure=True)
+            else:
+                await self._write(self._writers[kind], settled)
+
+    async def _write(self, writer: Writer, settled: list[Settled]) -> None:
+        sure = True
+        while True:
+            try:
+                session = Session(await self._link.connection(), self._schema)
+                held = await writer(session, settled)
+            except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+                await self._write_apart(writer, settled, error)
+                return
+            except LOST as error:
+                logger.warning("%d outcomes wait for the database: %s", len(settled), describe(error))
+                self._link.drop()
+                sure = False  # the lost connection may have taken a commit with it
+            except asyncpg.PostgresError as error:
+                logger.error("%d outcomes could not be written, trying again: %s", len(settled), describe(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._end([flight for flight, _ in settled], held, sure=sure)
+                return
+
+    async def _write_apart(self, writer: Writer, settled: list[Settled], error: Exception) -> None:
+        """One outcome of many cannot be stored: the others must not suffer for it."""
+        if len(settled) > 1:
+            for one in settled:
+                await self._write(writer, [one])
+            return
+        flight, outcome = settled[0]
+        if isinstance(outcome, Buried):
+            logger.error("%s: its end cannot be stored, a rescue will end it: %s", flight, describe(error))
+            self._end([flight], held=None, sure=False)
+            return
+        text = clean(f"the outcome cannot be stored: {describe(error)}")
+        await self._write(self._bury, [(flight, Buried(State.FAILED, text))])
+
+    def _end(self, flights: Sequence[Flight], held: set[int] | None, *, sure: bool) -> None:
+        """The outcomes are durable, or were not ours to write. `held`: the ids that were ours; None: all."""
+        for flight in flights:
+            self._flights.remove(flight)
+            if held is not None and flight.id not in held:
+                if sure:
+                    self._metrics.lost_leases.inc()
+                    logger.warning(
+                        "%s: the %s attempt was no longer ours when it ended", flight, ordinal(flight.attempt)
+                    )
+                else:
+                    logger.info("%s: its outcome was written before the connection broke, or it was lost", flight)
+
+    async def _complete(self, session: Session, settled: list[Settled]) -> set[int] | None:
+        ids, leases = _keys([flight for flight, _ in settled])
+        results = [outcome.result for _, outcome in settled]
+        held = await finish.complete_jobs(session, ids, leases, results, keep=self._keep)
+        done = Counter(flight.queue for flight, _ in settled if held is None or flight.id in held)
+        for queue, count in done.items():
+            self._metrics.completed.labels(queue).inc(count)
+        return held
+
+    async def _fail(self, session: Session, settled: list[Settled]) -> set[int] | None:
+        ids, leases = _keys([flight for flight, _ in settled])
+        answers = await finish.fail_attempts(
+            session, ids, leases, [outcome.error for _, outcome in settled], [outcome.delay for _, outcome in settled]
+        )
+        for flight, outcome in settled:
+            answer = answers.get(flight.id)
+            if answer is None:
+                continue
+            words = (flight, ordinal(answer.attempt), answer.max_attempts, outcome.error)
+            if answer.retry_s is None:
+                self._metrics.failed.labels(flight.queue).inc()
+                logger.error("%s failed for good at its %s attempt of %d: %s", *words, exc_info=outcome.exception)
+            else:
+                self._metrics.retried.labels(flight.queue).inc()
+                logger.warning(
+                    "%s: its %s attempt of %d failed, retry in %.3g s: %s",
+                    *words[:3],
+                    answer.retry_s,
+                    outcome.error,
+                    exc_info=outcome.exception,
+                )
+        return set(answers)
+
+    async def _snooze(self, session: Session, settled: list[Settled]) -> set[int] | None:
+        ids, leases = _keys([flight for flight, _ in settled])
+        held = await finish.snooze_jobs(session, ids, leases, [outcome.delay for _, outcome in settled])
+        for flight, _ in settled:
+            self._metrics.snoozed.labels(flight.queue).inc()
+        return held
+
+    async def _bury(self, session: Session, settled: list[Settled]) -> set[int] | None:
+        ids, leases = _keys([flight for flight, _ in settled])
+        held = await finish.bury_jobs(
+            session, ids, leases, [outcome.state for _, outcome in settled], [outcome.error for _, outcome in settled]
+        )
+        for flight, outcome in settled:
+            if flight.id not in held:
+                continue
+            if outcome.state is State.CANCELLED:
+                self._metrics.cancelled.labels(flight.queue).inc()
+                logger.info("%s was cancelled: %s", flight, outcome.error)
+            else:
+                self._metrics.failed.labels(flight.queue).inc()
+                logger.error("%s failed for good at its %s attempt: %s", flight, ordinal(flight.attempt), outcome.error)
+        return held
+
+    async def _release(self, session: Session, settled: list[Settled]) -> set[int] | None:
+        ids, leases = _keys([flight for flight, _ in settled])
+        held = await finish.release_jobs(session, ids, leases)
+        for flight, _ in settled:
+            self._metrics.released.labels(flight.queue).inc()
+        return held
+
+
+def _keys(flights: Sequence[Flight]) -> tuple[list[int], list[int]]:
+    return [flight.id for flight in flights], [flight.lease for flight in flights]

@@ -1,0 +1,188 @@
+"""Claims jobs as slots come free: at once when woken, and by polling as the net."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+
+from awa_py.db import LOST, Link, Record, Schema, describe
+from awa_py.loops import wait_for_any
+from awa_py.metrics import Metrics
+from awa_py.store import claim, maintain
+from awa_py.store.session import Session
+from awa_py.worker.cursor import Cursor
+from awa_py.worker.flight import Flight, Flights
+from awa_py.worker.heartbeat import Heart
+
+logger = logging.getLogger("awa.worker")
+
+MAX_BATCH = 500
+PROMOTE_BATCH = 1_000
+FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
+
+
+class Fetcher:
+    """Keeps the slots of a worker filled."""
+
+    def __init__(
+        self,
+        link: Link,
+        schema: Schema,
+        flights: Flights,
+        heart: Heart,
+        metrics: Metrics,
+        *,
+        queues: Sequence[str],
+        kinds: Sequence[str],
+        worker_id: UUID,
+        poll_s: float,
+        staleness: timedelta,
+        start: Callable[[Flight], None],
+    ) -> None:
+        self._link = link
+        self._schema = schema
+        self._flights = flights
+        self._heart = heart
+        self._metrics = metrics
+        self._kinds = list(kinds)
+        self._worker_id = worker_id
+        self._poll_s = poll_s
+        self._staleness = staleness
+        self._start = start
+        self._cursors = {queue: Cursor() for queue in queues}
+        self._promising = set(queues)  # queues that may have something to claim
+        self._wake = asyncio.Event()
+        self._unsure = False  # a claim may have been committed without our hearing of it
+        self._fresh = True
+
+    def queue_is_ready(self, queue: str) -> None:
+        """Something can be claimed there."""
+        if queue in self._cursors:
+            self._promising.add(queue)
+            self._wake.set()
+
+    def all_may_be_ready(self) -> None:
+        """Nobody knows what happened meanwhile: look everywhere."""
+        self._promising.update(self._cursors)
+        self._wake.set()
+
+    def slot_is_free(self) -> None:
+        if self._promising:
+            self._wake.set()
+
+    async def run(self, *, until_idle: bool) -> None:
+        """Claims until it is cancelled, or until nothing is due."""
+        failures = 0
+        while True:
+            self._wake.clear()
+            try:
+                claimed = await self._claim_everywhere()
+                if not claimed and until_idle and await self._nothing_is_due():
+                    return
+                failures = 0
+            except (*LOST, asyncpg.PostgresError) as error:
+                logger.warning("a claim failed: %s", describe(error))
+                self._link.drop()
+                self._unsure = True
+                await asyncio.sleep(FAILED_CLAIM_PAUSES_S[min(failures, len(FAILED_CLAIM_PAUSES_S) - 1)])
+                failures += 1
+                continue
+            if not claimed:
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Waits for a wake-up, or for the next look around."""
+        if await wait_for_any(self._wake, self._poll_s):
+            return
+        if len(self._cursors) == 1:
+            self.all_may_be_ready()
+            return
+        try:
+            session = Session(await self._link.connection(), self._schema)
+            self._promising |= await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
+        except (*LOST, asyncpg.PostgresError) as error:
+            logger.warning("a poll failed: %s", describe(error))
+            self._link.drop()
+
+    async def _claim_everywhere(self) -> int:
+        """One claim for each queue that may have work and has a free slot. How many jobs that gave."""
+        if not self._heart.healthy:
+            return 0
+        session = Session(await self._link.connection(), self._schema)
+        if self._unsure:
+            await self._release_orphans(session)
+        if self._fresh:
+            await self._take_over(session)
+        claimed = 0
+        for queue in sorted(self._promising, key=lambda queue: self._cursors[queue].last_claim):
+            limit = min(self._flights.free(queue), MAX_BATCH)
+            if limit:
+                claimed += await self._claim(session, queue, limit)
+        return claimed
+
+    async def _claim(self, session: Session, queue: str, limit: int) -> int:
+        # Before the statement: a wake-up that comes while it runs may be about a job that it does not see.
+        self._promising.discard(queue)
+        rows, full = await self._scan(session, queue, limit)
+        if not rows and not full and self._cursors[queue].may_scan_fully(time.monotonic()):
+            rows, full = await self._scan(session, queue, limit)
+        if len(rows) == limit:
+            self._promising.add(queue)
+        return len(rows)
+
+    async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
+        cursor = self._cursors[queue]
+        began = time.monotonic()
+        above, full = cursor.above(began)
+        rows = await claim.claim_jobs(
+            session, queue=queue, above=above, limit=limit, kinds=self._kinds, worker_id=self._worker_id
+        )
+        cursor.saw(rows, full=full, began=began, ended=time.monotonic())
+        self._take_off(rows, began)
+        self._metrics.claimed.labels(queue).inc(len(rows))
+        return rows, full
+
+    async def _take_over(self, session: Session) -> None:
+        """Once, at the start: a worker that comes back after a crash need not wait for the leader's rescue."""
+        for queue in self._cursors:
+            began = time.monotonic()
+            rows = await claim.take_over_jobs(
+                session,
+                queues=[queue],
+                kinds=self._kinds,
+                staleness=self._staleness,
+                limit=self._flights.free(queue),
+                worker_id=self._worker_id,
+            )
+            if rows:
+                logger.warning("took over %d jobs of queue %s from dead workers", len(rows), queue)
+            self._take_off(rows, began)
+        self._fresh = False
+
+    def _take_off(self, rows: Sequence[Record], asked_at: float) -> None:
+        ends = self._heart.lease_ends(asked_at)
+        for row in rows:
+            flight = Flight(row, ends)
+            self._flights.add(flight)
+            self._start(flight)
+
+    async def _release_orphans(self, session: Session) -> None:
+        known = [flight.id for flight in self._flights]
+        released = await claim.release_orphans(session, worker_id=self._worker_id, known=known)
+        if released:
+            logger.warning("gave back %d jobs whose claim was cut off by a lost connection", released)
+        self._unsure = False
+
+    async def _nothing_is_due(self) -> bool:
+        """Whether a worker that only drains may go home: nothing in flight, nothing due, nothing to claim."""
+        if len(self._flights):
+            return False
+        session = Session(await self._link.connection(), self._schema)
+        promoted, _ = await maintain.promote_jobs(session, limit=PROMOTE_BATCH)
+        waiting = await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
+        self._promising |= waiting
+        return not promoted and not waiting

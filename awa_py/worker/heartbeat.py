@@ -1,0 +1,145 @@
+"""The heartbeat: a thread of its own with its own connection, so that a handler that blocks the event loop does not
+look dead."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import asyncpg
+
+from awa_py.config import Settings
+from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
+from awa_py.loops import LoopThread, wait_for_any
+from awa_py.store import heartbeat as store
+from awa_py.store.heartbeat import WorkerInfo
+from awa_py.store.session import Session
+from awa_py.worker.flight import Flights, Stop
+
+logger = logging.getLogger("awa.heartbeat")
+
+CANCEL_POLL_S = 1.0
+FAILED_BEAT_PAUSE_S = 1.0
+
+
+class Heart:
+    """Renews the leases of all jobs in flight, and learns which are lost and which are to be cancelled.
+
+    A worker that cannot beat stops claiming, and stops its handlers before their leases run out.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: WorkerInfo,
+        settings: Settings,
+        flights: Flights,
+        *,
+        listening: Callable[[], bool],
+        tell: Callable[[int, Stop], None],
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._flights = flights
+        self._listening = listening
+        self._tell = tell
+        self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
+        self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
+        self._last_beat = time.monotonic()
+        self._thread = LoopThread("awa-heartbeat", self._main)
+        self._wake: asyncio.Event | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        await self._thread.stop()
+
+    def beat_now(self) -> None:
+        """Beats at once: what a queue's row says about staleness may have changed."""
+        if self._wake is not None:
+            self._thread.call(self._wake.set)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new leases would be renewed in time."""
+        return time.monotonic() - self._last_beat < max(self._staleness_s / 2, self._interval_s * 1.5)
+
+    def lease_ends(self, asked_at: float) -> float:
+        """When a lease that was asked for at that moment runs out, at the earliest."""
+        return asked_at + self._staleness_s
+
+    async def _main(self) -> None:
+        self._wake = asyncio.Event()
+        link = Link(self._database, "heartbeat", **STEADY_PLANS)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._beat_for_ever(link, self._wake))
+                tasks.create_task(self._fence_for_ever())
+        finally:
+            await link.close()
+
+    async def _beat_for_ever(self, link: Link, wake: asyncio.Event) -> None:
+        next_beat = 0.0
+        while True:
+            try:
+                session = Session(await link.connection(), self._database.schema)
+                if wake.is_set() or time.monotonic() >= next_beat:
+                    wake.clear()
+                    await self._beat(session)
+                    next_beat = time.monotonic() + self._interval_s
+                else:
+                    await self._look_for_cancels(session)
+            except (*LOST, asyncpg.PostgresError) as error:
+                logger.warning("a heartbeat failed: %s", describe(error))
+                link.drop()
+                await asyncio.sleep(FAILED_BEAT_PAUSE_S)
+                continue
+            patience_s = next_beat - time.monotonic()
+            await wait_for_any(wake, max(0.0, patience_s if self._listening() else min(patience_s, CANCEL_POLL_S)))
+
+    async def _beat(self, session: Session) -> None:
+        began = time.monotonic()
+        self._adapt(await store.beat_worker(session, self._worker))
+        fresh_s = min(self._interval_s, self._staleness_s - self._interval_s) / 2
+        old = sorted(
+            (flight for flight in self._flights if flight.lease_ends - began < self._staleness_s - fresh_s),
+            key=lambda flight: flight.id,
+        )
+        if old:
+            ours = await store.beat_jobs(session, [flight.id for flight in old], [flight.lease for flight in old])
+            for flight in old:
+                if flight.id not in ours:
+                    self._tell(flight.id, Stop.LOST)
+                    continue
+                flight.lease_ends = began + self._staleness_s
+                if ours[flight.id]:
+                    self._tell(flight.id, Stop.CANCELLED)
+        self._last_beat = began
+
+    def _adapt(self, shortest: timedelta | None) -> None:
+        """Beats as often as the shortest staleness of the worker's queues asks for."""
+        self._interval_s, self._staleness_s = self._own_interval_s, self._own_staleness_s
+        if shortest is not None and shortest.total_seconds() < self._staleness_s:
+            self._staleness_s = shortest.total_seconds()
+            self._interval_s = min(self._interval_s, self._staleness_s / 3)
+
+    async def _fence_for_ever(self) -> None:
+        """Stops handlers whose lease is about to run out: somebody else may have their jobs soon."""
+        while True:
+            margin_s = min(5.0, self._staleness_s / 10)
+            await asyncio.sleep(margin_s / 2)
+            now = time.monotonic()
+            for flight in self._flights:
+                if flight.stop is None and now > flight.lease_ends - margin_s:
+                    logger.error("%s: no heartbeat got through, its lease runs out: stopping it", flight)
+                    self._tell(flight.id, Stop.FENCED)
+
+    async def _look_for_cancels(self, session: Session) -> None:
+        """Where notifications cannot be heard, cancels are looked for."""
+        flights = list(self._flights)
+        if flights:
+            ids, leases = [flight.id for flight in flights], [flight.lease for flight in flights]
+            for job_id in await store.list_cancel_requests(session, ids, leases):
+                self._tell(job_id, Stop.CANCELLED)

@@ -1,0 +1,51 @@
+"""What became of an attempt: a value that the executor returns and the completer writes."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from awa_py.job import State
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The handler returned; its result as JSON."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """The attempt failed: again by the queue's backoff curve or after `delay`, or never, if attempts are used up."""
+
+    error: str
+    delay: timedelta | None = None
+    exception: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """Later, and the attempt does not count."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Buried:
+    """Never again: failed or cancelled."""
+
+    state: State
+    error: str
+    exception: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Somebody else shall do it, and the attempt does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """It is no longer ours: there is nothing to write."""
+
+
+AttemptOutcome = Completed | Errored | Snoozed | Buried | Released | Dropped

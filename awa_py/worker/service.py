@@ -1,0 +1,295 @@
+"""A whole worker: its parts, their start, and their end."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+from awa_py import migrate
+from awa_py.config import Settings
+from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
+from awa_py.errors import ConfigError
+from awa_py.job import check_queue
+from awa_py.metrics import Metrics
+from awa_py.notify import Listener, Topic
+from awa_py.registry import Registry
+from awa_py.store import heartbeat as registry_store
+from awa_py.store.heartbeat import WorkerInfo
+from awa_py.store.queues import ensure_queues
+from awa_py.store.session import Session
+from awa_py.worker.completer import Completer
+from awa_py.worker.executor import Executor
+from awa_py.worker.fetcher import Fetcher
+from awa_py.worker.flight import Flights, Stop
+from awa_py.worker.heartbeat import Heart
+
+logger = logging.getLogger("awa.worker")
+
+DEFAULT_CONCURRENCY = 100
+UNWIND_S = 5.0  # for handlers to end after they were cancelled at the end of the shutdown timeout
+
+
+class Companion(Protocol):
+    """Something that lives as long as the worker works: the candidate for leadership, say."""
+
+    def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class Worker:
+    """Processes jobs of its queues until it is told to stop."""
+
+    def __init__(
+        self,
+        database: Database,
+        registry: Registry,
+        settings: Settings,
+        *,
+        queues: Mapping[str, int],
+        concurrency: int = DEFAULT_CONCURRENCY,
+        metrics: Metrics | None = None,
+        worker_id: UUID | None = None,
+        companions: Sequence[Companion] = (),
+    ) -> None:
+        _check(queues, concurrency)
+        self._database = database
+        self._registry = registry
+        self._settings = settings
+        self._queues = dict(queues)
+        self._companions = companions
+        self.metrics = metrics or Metrics()
+        self.info = WorkerInfo(
+            id=worker_id or uuid4(),
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("awa"),
+            queues=tuple(queues),
+            kinds=registry.kinds,
+            concurrency=concurrency,
+        )
+        self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._listener: Listener | None = None
+        self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
+
+    @property
+    def id(self) -> UUID:
+        return self.info.id
+
+    @property
+    def listening(self) -> bool:
+        """Whether wake-ups are heard; without them the worker polls."""
+        return self._listener is not None and self._listener.active
+
+    def stop(self) -> None:
+        """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
+        if self._stopping.is_set():
+            self._hurried.set()
+        self._stopping.set()
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Works until `stop()`, or, with `until_idle`, until nothing is due."""
+        async with self._registered():
+            flights = Flights(self._queues, self.info.concurrency, lambda: fetcher.slot_is_free())
+            claims = Link(self._database, "claims", synchronous_commit="off", **STEADY_PLANS)
+            finishes = Link(self._database, "finishes", **STEADY_PLANS)
+            completer = Completer(
+                finishes,
+                self._database.schema,
+                flights,
+                self.metrics,
+                keep_completed=bool(self._settings.completed_retention),
+            )
+            executor = Executor(
+                self._registry,
+                flights,
+                threads=self.info.concurrency,
+                max_result_bytes=self._settings.max_args_bytes,
+                settle=completer.settle,
+                report=completer.report_progress,
+            )
+            heart = Heart(
+                self._database,
+                self.info,
+                self._settings,
+                flights,
+                listening=lambda: self.listening,
+                tell=_teller(flights),
+            )
+            fetcher = Fetcher(
+                claims,
+                self._database.schema,
+                flights,
+                heart,
+                self.metrics,
+                queues=list(self._queues),
+                kinds=self.info.kinds,
+                worker_id=self.id,
+                poll_s=self._settings.poll_interval.total_seconds(),
+                staleness=self._settings.heartbeat_staleness,
+                start=executor.start,
+            )
+            listener = self._listener = Listener(
+                self._database, heard=_hearer(fetcher, heart, flights), listening=fetcher.all_may_be_ready
+            )
+            async with _running(heart, completer, listener, finishes, self._companions):
+                try:
+                    await self._fetch(fetcher, until_idle=until_idle)
+                finally:
+                    await claims.close()
+                    await self._drain(flights, completer)
+                    executor.close()
+                    self.abandoned = flights.abandoned
+
+    @asynccontextmanager
+    async def _registered(self) -> AsyncIterator[None]:
+        """In the registry before the first claim, out of it after the last finish."""
+        link = Link(self._database, "registry")
+        try:
+            await self._enter_registry(link)
+            logger.info(
+                "worker %s serves %s with %d slots and %d kinds",
+                self.id,
+                ", ".join(self._queues),
+                self.info.concurrency,
+                len(self.info.kinds),
+            )
+            await link.close()
+            try:
+                yield
+            finally:
+                with suppress(*LOST):  # the leader sweeps what could not say goodbye
+                    async with asyncio.timeout(UNWIND_S):
+                        connection = await link.connection()
+                        await registry_store.remove_worker(Session(connection, self._database.schema), self.id)
+                logger.info("worker %s has stopped", self.id)
+        finally:
+            await link.close()
+
+    async def _enter_registry(self, link: Link) -> None:
+        while True:
+            connection = await link.connection()
+            try:
+                await migrate.check(connection, self._database.schema)
+                session = Session(connection, self._database.schema)
+                await registry_store.beat_worker(session, self.info)
+                await ensure_queues(session, list(self._queues))
+            except LOST as error:
+                logger.warning("the database went away at the start, trying again: %s", describe(error))
+                link.drop()
+            else:
+                return
+
+    async def _fetch(self, fetcher: Fetcher, *, until_idle: bool) -> None:
+        """Claims until told to stop, or until nothing is due."""
+        fetching = asyncio.create_task(fetcher.run(until_idle=until_idle))
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if fetching.done():
+                fetching.result()
+        finally:
+            await _cancel(fetching, stopping)
+
+    async def _drain(self, flights: Flights, completer: Completer) -> None:
+        """Lets running jobs finish, cancels the rest and gives it back unburned; heartbeats go on meanwhile."""
+        if len(flights):
+            limit_s = self._settings.shutdown_timeout.total_seconds()
+            logger.info("waiting up to %.3g s for %d running jobs", limit_s, len(flights))
+            await self._wait_for(flights, limit_s, unless=self._hurried)
+        for flight in flights:
+            flight.tell(Stop.SHUTDOWN)
+        if len(flights):
+            logger.warning("giving %d jobs back that did not finish in time", len(flights))
+            await self._wait_for(flights, UNWIND_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(UNWIND_S):
+                await completer.drained()
+
+    @staticmethod
+    async def _wait_for(flights: Flights, limit_s: float, unless: asyncio.Event | None = None) -> None:
+        tasks = {flight.task for flight in flights if flight.task is not None}
+        hurry = asyncio.create_task((unless or asyncio.Event()).wait())
+        try:
+            async with asyncio.timeout(limit_s):
+                while any(not task.done() for task in tasks) and not hurry.done():
+                    await asyncio.wait({hurry, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+                    tasks = {task for task in tasks if not task.done()}
+        except TimeoutError:
+            pass
+        finally:
+            await _cancel(hurry)
+
+
+@asynccontextmanager
+async def _running(
+    heart: Heart, completer: Completer, listener: Listener, finishes: Link, companions: Sequence[Companion]
+) -> AsyncIterator[None]:
+    """The parts that work beside the fetcher, ended in the order that loses nothing."""
+    heart.start()
+    for companion in companions:
+        companion.start()
+    listening = asyncio.create_task(listener.run(), name="awa listener")
+    completing = asyncio.create_task(completer.run(), name="awa completer")
+    try:
+        yield
+    finally:
+        for companion in companions:
+            await companion.stop()
+        await _cancel(listening, completing)
+        await heart.stop()
+        await finishes.close()
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check(queues: Mapping[str, int], concurrency: int) -> None:
+    if not queues:
+        raise ConfigError("a worker needs at least one queue: -q NAME, or AWA_QUEUES")
+    if concurrency < 1:
+        raise ConfigError(f"concurrency is 1 or more, not {concurrency}")
+    for queue, limit in queues.items():
+        check_queue(queue)
+        if limit < 1:
+            raise ConfigError(f'queue "{queue}": its limit is 1 or more, not {limit}')
+
+
+def _teller(flights: Flights) -> Callable[[int, Stop], None]:
+    """Tells a handler to stop, from any thread."""
+    loop = asyncio.get_running_loop()
+
+    def tell_here(job_id: int, reason: Stop) -> None:
+        flight = flights.get(job_id)
+        if flight is not None:
+            flight.tell(reason)
+
+    def tell(job_id: int, reason: Stop) -> None:
+        loop.call_soon_threadsafe(tell_here, job_id, reason)
+
+    return tell
+
+
+def _hearer(fetcher: Fetcher, heart: Heart, flights: Flights) -> Callable[[str, str], None]:
+    """What a worker does about each notification."""
+
+    def heard(topic: str, subject: str) -> None:
+        if topic == Topic.READY:
+            fetcher.queue_is_ready(subject)
+        elif topic == Topic.QUEUES:
+            heart.beat_now()
+        elif topic in (Topic.CANCEL, Topic.LOST):
+            job_id, _, lease = subject.partition(":")
+            flight = flights.get(int(job_id))
+            if flight is not None and flight.lease == int(lease):
+                flight.tell(Stop.CANCELLED if topic == Topic.CANCEL else Stop.LOST)
+
+    return heard
