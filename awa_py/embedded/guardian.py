@@ -67,7 +67,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the guardian says in its lock file. A pid of 0: there is none."""
+    """What the guardian says in its lock file. A pid of 0: there is none, and not because it was killed."""
 
     guardian: int = 0
     server: int = 0
@@ -105,7 +105,7 @@ class Guardian:
         """Tend the server until nobody is left; the exit code says whether it ever came up."""
         while not self._is_nobody_left():
             if not self._tend():
-                self._publish()
+                Status().write(self._orders.lock_fd)
                 return 1
             self._trim_log()
             self._sleep()
@@ -191,7 +191,7 @@ class Guardian:
                 self._child.wait(patience_s)
                 self._child = None
         clear_leftovers(self._data, self._orders.marker)
-        self._publish()
+        Status().write(self._orders.lock_fd)
 
     def _trim_log(self) -> None:
         # Our standard error, and the server's; opened for appending, so that both go on at its new end.

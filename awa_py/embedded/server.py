@@ -197,7 +197,7 @@ class EmbeddedPostgres:
             lock_fd = open_lock(home.guardian_lock)
             try:
                 if try_lock(lock_fd, EXCLUSIVE):
-                    if attempts and not self._may_try_again(home, attempts):
+                    if attempts and not _may_try_again(home, lock_fd, attempts):
                         raise EmbeddedError(self._failure(home, "did not start"))
                     attempts += 1
                     launch_guardian(home, lock_fd, settings=self._settings, temporary=self._wanted is None)
@@ -210,10 +210,6 @@ class EmbeddedPostgres:
 
     def _is_ready(self) -> bool:
         return self._status().ready
-
-    def _may_try_again(self, home: Home, attempts: int) -> bool:
-        # Another program may have taken the port between our look and the server's start.
-        return attempts < START_ATTEMPTS and not is_port_free(Access.read(home).port)
 
     def _failure(self, home: Home, what: str) -> str:
         return f"{home.path}: the embedded PostgreSQL {what}; the end of {home.log}:\n{home.log_tail()}"
@@ -277,3 +273,9 @@ class EmbeddedPostgres:
         if self._access is None:
             raise EmbeddedError("the embedded PostgreSQL is not started: call start(), or use `with`")
         return self._access
+
+
+def _may_try_again(home: Home, lock_fd: int, attempts: int) -> bool:
+    """Whether a start failed for reasons that may be gone: the guardian was killed, or the port was taken."""
+    was_killed = guardian.Status.read(lock_fd).guardian != 0
+    return attempts < START_ATTEMPTS and (was_killed or not is_port_free(Access.read(home).port))

@@ -49,7 +49,12 @@ class Candidate:
         self._thread = LoopThread("awa-maintenance", self.run)
         self._place_is_free: asyncio.Event | None = None
         self._daemon: Daemon | None = None
+        self._trouble: str | None = "not standing for election: the database is not reached yet"
         self.is_leader = False
+
+    def problems(self) -> list[str]:
+        """What keeps it from standing for election, in sentences; nothing: it stands, or leads. From any thread."""
+        return [] if self._trouble is None else [self._trouble]
 
     def start(self) -> None:
         """Stands for election in a thread of its own."""
@@ -82,14 +87,18 @@ class Candidate:
                         await migrate.check(connection, self._database.schema)
                         await sync(session, self._schedules)
                         synced = True
+                    self._trouble = None
                     await self._stand(session, self._place_is_free)
                 except LOST as error:
+                    self._trouble = f"the session for leadership was lost: {describe(error)}"
                     logger.warning("the session for leadership was lost, standing again: %s", describe(error))
                 except (SchemaError, asyncpg.PostgresError) as error:
+                    self._trouble = f"cannot stand for election: {describe(error)}"
                     logger.error("cannot stand for election: %s", describe(error))
                     await asyncio.sleep(self._settings.election_interval.total_seconds())
                 link.drop()
         finally:
+            self._trouble = "no longer standing for election"
             await link.close()
 
     async def _stand(self, session: Session, place_is_free: asyncio.Event) -> None:

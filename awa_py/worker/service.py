@@ -74,6 +74,8 @@ class Worker:
         )
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._is_registered = False
+        self._heart: Heart | None = None
         self._listener: Listener | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
 
@@ -85,6 +87,19 @@ class Worker:
     def listening(self) -> bool:
         """Whether wake-ups are heard; without them the worker polls."""
         return self._listener is not None and self._listener.active
+
+    def problems(self) -> list[str]:
+        """What keeps the worker from its work, in sentences; nothing: it is ready. From any thread."""
+        if self._stopping.is_set():
+            return ["the worker is stopping"]
+        if not self._is_registered:
+            return ["the worker is not registered: the database is not reached yet, or its schema not checked"]
+        found = []
+        if self._heart is None or not self._heart.healthy:
+            found.append("no heartbeat got through: the database is not reachable")
+        if not self.listening:
+            found.append("not listening: no wake-up is heard, the worker polls")
+        return found
 
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
@@ -113,7 +128,7 @@ class Worker:
                 settle=completer.settle,
                 report=completer.report_progress,
             )
-            heart = Heart(
+            heart = self._heart = Heart(
                 self._database,
                 self.info,
                 self._settings,
@@ -152,6 +167,7 @@ class Worker:
         link = Link(self._database, "registry")
         try:
             await self._enter_registry(link)
+            self._is_registered = True
             logger.info(
                 "worker %s serves %s with %d slots and %d kinds",
                 self.id,
@@ -163,6 +179,7 @@ class Worker:
             try:
                 yield
             finally:
+                self._is_registered = False
                 with suppress(*LOST):  # the leader sweeps what could not say goodbye
                     async with asyncio.timeout(UNWIND_S):
                         connection = await link.connection()

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.integration
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUICK = {"fsync": "off"}
 NOBODY = 65534
+IMPORT_PATH = os.pathsep.join([str(REPOSITORY), str(Path(asyncpg.__file__).parents[1])])
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root drops its privileges")
 
@@ -554,7 +555,7 @@ def test_binaries_that_the_unprivileged_user_cannot_read_are_copied_once(
 def test_an_ordinary_user(public_directory: Path, start_user: Callable[..., User]) -> None:
     python = _python_that_anybody_can_run()
     os.chown(public_directory, NOBODY, NOBODY)
-    environment = {"AWA_PG_BIN": str(find_binaries()), "PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"]}
+    environment = {"AWA_PG_BIN": str(find_binaries()), "PYTHONPATH": IMPORT_PATH, "PATH": os.environ["PATH"]}
     ordinary = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/", "env": environment}
     first = start_user(public_directory / "data", python=python, **ordinary)
     second = start_user(public_directory / "data", python=python, **ordinary)
@@ -578,7 +579,7 @@ def _python_that_anybody_can_run() -> str:
                 group=NOBODY,
                 extra_groups=[],
                 cwd="/",
-                env={"PYTHONPATH": str(REPOSITORY)},
+                env={"PYTHONPATH": IMPORT_PATH},
                 capture_output=True,
                 check=False,
             )

@@ -240,7 +240,9 @@ GOOD: list[tuple[Any, object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value", "stored"), GOOD, ids=[f"{hint}-{value}"[:60] for hint, value, _ in GOOD])
+@pytest.mark.parametrize(
+    ("hint", "value", "stored"), GOOD, ids=[f"{n}-{hint}"[:60] for n, (hint, _, _) in enumerate(GOOD)]
+)
 def test_values_become_json_and_come_back(hint: Any, value: object, stored: object) -> None:
     assert json.loads(json.dumps(signature_of(hint).dump((value,), {}))) == {"value": stored}
     back = round_trip(hint, value)
@@ -355,7 +357,9 @@ BAD: list[tuple[Any, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value", "problem"), BAD, ids=[f"{hint}-{value}"[:60] for hint, value, _ in BAD])
+@pytest.mark.parametrize(
+    ("hint", "value", "problem"), BAD, ids=[f"{n}-{hint}"[:60] for n, (hint, _, _) in enumerate(BAD)]
+)
 def test_what_does_not_fit_is_refused_when_enqueued(hint: Any, value: object, problem: str) -> None:
     signature = signature_of(hint)
     assert error_of(lambda: signature.dump((value,), {})) == f"handler: {problem}"

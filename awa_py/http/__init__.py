@@ -1,0 +1,1 @@
+"""What a process tells over HTTP: its metrics, and how it is."""

@@ -1,0 +1,155 @@
+"""The metrics port: `/metrics`, `/healthz` and `/readyz`, from a thread of its own.
+
+It answers while the event loop is blocked: that is when somebody asks.
+"""
+
+import errno
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from awa_py.errors import ConfigError
+from awa_py.http.health import Health
+from awa_py.metrics import Metrics
+from awa_py.wording import chain
+
+logger = logging.getLogger("awa.http")
+
+LOOPBACK = "127.0.0.1"
+CLIENT_TIMEOUT_S = 10.0  # a client that neither asks nor listens does not keep its thread for longer
+SHUTDOWN_POLL_S = 0.05
+
+
+class MetricsServer:
+    """Serves until it is stopped, or the process ends."""
+
+    def __init__(
+        self, metrics: Metrics, *, host: str = LOOPBACK, port: int, health: Callable[[], Health] = Health
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._health = health
+        self._registry = CollectorRegistry()
+        self._registry.register(metrics.registry)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the one that was asked for until then."""
+        return self._port if self._server is None else int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Listens and answers. Raises ConfigError where the port cannot be had."""
+        try:
+            self._server = _Server(self._host, self._port, self._registry, self._health)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(self._refusal(error)) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), name="awa-http", daemon=True
+        )
+        self._thread.start()
+        logger.info("metrics at http://%s:%d/metrics", self._shown_host, self.port)
+
+    def stop(self) -> None:
+        """Stops answering and frees the port."""
+        server, self._server = self._server, None
+        if server is None or self._thread is None:
+            return
+        server.shutdown()
+        self._thread.join()
+        server.server_close()
+
+    @property
+    def _shown_host(self) -> str:
+        return f"[{self._host}]" if ":" in self._host else self._host
+
+    def _refusal(self, error: OSError | OverflowError) -> str:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            return f"the metrics port {self._port} of {self._host} is taken: choose another one, or 0 for any free one"
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return f"cannot serve metrics at {self._shown_host}:{self._port}: {why}"
+
+
+class _Server(ThreadingHTTPServer):
+    allow_reuse_port = False  # Python 3.14's default would share a port that is taken
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
+        self.registry = registry
+        self.health = health
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer would ask DNS for our own name, which can take seconds, and nobody uses the answer.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        # Most of all a client that went away before it had its answer.
+        logger.debug("a request from %s ended in an error", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = CLIENT_TIMEOUT_S
+    server_version = "awa"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._metrics()
+        elif path == "/healthz":
+            self._reply_json(HTTPStatus.OK, {"status": "alive"})
+        elif path == "/readyz":
+            self._ready()
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND, f"nothing is here: ask for /metrics, /healthz or /readyz, not {path}")
+
+    do_HEAD = do_GET
+
+    def _metrics(self) -> None:
+        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        self._reply(HTTPStatus.OK, content_type, encode(self.server.registry))
+
+    def _ready(self) -> None:
+        try:
+            health = self.server.health()
+        except Exception as error:
+            health = Health((f"the health check failed: {chain(error)}",))
+        status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        answer = {"status": "ready" if health.ready else "not ready", "problems": list(health.problems)}
+        self._reply_json(status, answer)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Errors are JSON here too, those of the standard library included."""
+        self.close_connection = True
+        self._reply_json(code, {"error": message or HTTPStatus(code).phrase})
+
+    def _reply_json(self, status: int, answer: Mapping[str, Any]) -> None:
+        self._reply(status, "application/json", json.dumps(answer).encode() + b"\n")
+
+    def _reply(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Standard error belongs to the worker's own log."""

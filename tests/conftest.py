@@ -1,0 +1,100 @@
+"""One PostgreSQL for a test session, a database for each test."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from awa_py import migrate
+from awa_py.db import Connection, Database, Schema
+from awa_py.embedded import EmbeddedPostgres
+from awa_py.store.session import Session
+
+SERVER = pytest.StashKey[EmbeddedPostgres]()
+SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The first process starts a server; xdist's workers inherit its address. AWA_TEST_URL names another one."""
+    if "AWA_TEST_URL" not in os.environ and not config.option.collectonly:
+        server = EmbeddedPostgres(settings=SETTINGS)
+        server.start()
+        config.stash[SERVER] = server
+        os.environ["AWA_TEST_URL"] = server.url
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SERVER in config.stash:
+        config.stash[SERVER].stop()
+        del os.environ["AWA_TEST_URL"]
+
+
+@pytest.fixture(scope="session")
+def server_url() -> str:
+    return os.environ["AWA_TEST_URL"]
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> Iterator[str]:
+    """The name of a migrated database, to be copied for each test."""
+    name = f"awa_template_{uuid4().hex[:12]}"
+    asyncio.run(_administer(server_url, f"CREATE DATABASE {name}"))
+    asyncio.run(_migrate(_with_database(server_url, name)))
+    yield name
+    asyncio.run(_administer(server_url, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    yield from _scratch(server_url, f"TEMPLATE {template}")
+
+
+@pytest.fixture
+def fresh_database_url(server_url: str) -> Iterator[str]:
+    """An empty database of the test's own: nothing was migrated there."""
+    yield from _scratch(server_url, "")
+
+
+@pytest.fixture
+def database(database_url: str) -> Database:
+    return Database(database_url, Schema())
+
+
+@pytest.fixture
+async def connection(database: Database) -> AsyncIterator[Connection]:
+    connection = await database.connect("test")
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def session(connection: Connection, database: Database) -> Session:
+    return Session(connection, database.schema)
+
+
+def _scratch(server_url: str, how: str) -> Iterator[str]:
+    name = f"awa_test_{uuid4().hex[:12]}"
+    asyncio.run(_administer(server_url, f"CREATE DATABASE {name} {how}"))
+    yield _with_database(server_url, name)
+    asyncio.run(_administer(server_url, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def _with_database(url: str, name: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+async def _administer(url: str, command: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(command)
+    finally:
+        await connection.close()
+
+
+async def _migrate(url: str) -> None:
+    await migrate.migrate(Database(url, Schema()))
