@@ -1,32 +1,29 @@
-# make demo: see it work · make test: run the tests · make check: the linters · make bench: the figures
+# make demo: see it work · make test: run the tests · make check: the linters
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+BIN := .venv/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format clean
 
-demo: $(STAMP)
+demo: .venv/installed
 	$(BIN)/awa demo
 
-test: $(STAMP)
-	$(BIN)/pytest -n 4 --dist loadgroup
+test: .venv/installed
+	$(BIN)/pytest
 
-check: $(STAMP)
+check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP)
+format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-$(STAMP): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -22,6 +22,7 @@ from awa_py.errors import (
     SchemaMissing,
     SchemaTooNew,
     UnknownKind,
+    UnknownQueue,
     UnknownSchedule,
 )
 from awa_py.job import Job, NewJob, State
@@ -57,5 +58,6 @@ __all__ = [
     "State",
     "Unique",
     "UnknownKind",
+    "UnknownQueue",
     "UnknownSchedule",
 ]

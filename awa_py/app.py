@@ -1,29 +1,24 @@
 """The front door: declare jobs, enqueue them, run them."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID, uuid4
 
 from awa_py.client import Client, Options
-from awa_py.config import DEFAULT_SCHEMA, Settings, database_url
+from awa_py.config import Settings, database_url, schema_name
 from awa_py.context import Context
 from awa_py.db import Connection, Database, Schema
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.job import Job, NewJob
 from awa_py.maintenance.candidate import Candidate
 from awa_py.metrics import Metrics
-from awa_py.registry import CronDefinition, Handler, Registry
-from awa_py.schedule import Schedule
+from awa_py.registry import CronDefinition, Handler, Registry, check_schedule
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound="JobType[..., Any]")
-
-MISFIRES = ("one", "skip", "all")
-
 
 class JobType(Generic[P, R]):
     """A declared job: call it to run it here and now, `enqueue` it to have a worker run it."""
@@ -72,10 +67,9 @@ class App(Client):
 
     def __init__(self, url: str | None = None, *, schema: str | None = None, settings: Settings | None = None) -> None:
         self._url = url
-        self._schema = Schema(schema or DEFAULT_SCHEMA)
         self.registry = Registry()
         self._defaults: dict[str, Options] = {}
-        super().__init__(Database(url or "", self._schema), settings or Settings.from_env())
+        super().__init__(Database(url or "", Schema(schema_name(schema))), settings or Settings.from_env())
 
     async def __aenter__(self) -> "App":
         self._find_database()
@@ -120,23 +114,17 @@ class App(Client):
 
         What was missed while nobody led is made up for by `misfire`: `one` job, none (`skip`), or `all` (bounded).
         """
-        Schedule(expression, timezone)
-        if misfire not in MISFIRES:
-            raise ConfigError(f"misfire {misfire!r}: use one, skip or all")
+        check_schedule(expression, timezone, misfire)
 
         def declare(job: J) -> J:
             if not isinstance(job, JobType):
                 raise ConfigError("@app.cron goes above @app.job, on the job that it enqueues")
             new = job.new()  # a job that needs arguments cannot run from a schedule
-            definition = CronDefinition(
-                name=name or job.kind,
-                expression=expression,
-                timezone=timezone,
-                kind=job.kind,
-                options=_cron_options(new),
-                misfire=misfire,
+            self.registry.add_schedule(
+                CronDefinition.of(
+                    new, name=name or job.kind, expression=expression, timezone=timezone, misfire=misfire
+                )
             )
-            self.registry.add_schedule(definition)
             return job
 
         return declare
@@ -226,9 +214,3 @@ def _fitting(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:
     except InvalidArguments:
         handler.signature.load(args)
         return args
-
-
-def _cron_options(job: NewJob) -> dict[str, Any]:
-    """What a schedule hands to awa.enqueue_many for each of its jobs, beside the kind and the arguments."""
-    wanted: dict[str, Any] = json.loads(job.to_json())
-    return {name: value for name, value in wanted.items() if name not in ("kind", "args")}

@@ -15,7 +15,9 @@ from awa_py.config import Settings
 from awa_py.db import Connection, Database, Pool
 from awa_py.duration import Duration
 from awa_py.errors import AwaError, InvalidJob, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from awa_py.explain import explain
 from awa_py.job import UNFINISHED, Job, NewJob, State, UniqueKey
+from awa_py.store import election as election_store
 from awa_py.store import enqueue as enqueue_store
 from awa_py.store import jobs as job_store
 from awa_py.store.session import Session
@@ -150,7 +152,7 @@ class Client:
         async with self.pool.acquire() as connection:
             found = await job_store.get_jobs(self.session(connection), [job_id])
         if job_id not in found:
-            raise JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
+            raise _no_job(job_id)
         return found[job_id]
 
     async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
@@ -169,7 +171,7 @@ class Client:
             async with self.pool.acquire() as connection:
                 final = await job_store.get_final_state(self.session(connection), job_id)
             if final is None:
-                raise JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
+                raise _no_job(job_id)
             if final.state is State.COMPLETED:
                 return final.result
             if final.state is State.CANCELLED:
@@ -196,6 +198,21 @@ class Client:
                 missing = [job_id for job_id, job in found.items() if not job.state.final]
         return answers
 
+    async def explain(self, job_id: int) -> list[str]:
+        """Why the job is not running, or what became of it, in sentences."""
+        async with (
+            self.pool.acquire() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),  # one moment, one now()
+        ):
+            session = self.session(connection)
+            found = await job_store.get_jobs(session, [job_id])
+            circumstances = await job_store.explain_job(session, job_id, staleness=self.settings.heartbeat_staleness)
+            leader = await election_store.get_leader(session)
+            now = await session.now()
+        if circumstances is None:
+            raise _no_job(job_id)
+        return explain(found[job_id], circumstances, led=leader is not None, now=now)
+
     async def retry(self, job_id: int) -> bool:
         """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs."""
         async with self.pool.acquire() as connection:
@@ -205,6 +222,10 @@ class Client:
         """Deletes a job. False while it runs."""
         async with self.pool.acquire() as connection:
             return bool(await job_store.delete_jobs(self.session(connection), [job_id]))
+
+
+def _no_job(job_id: int) -> JobNotFound:
+    return JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
 
 
 def _chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:

@@ -107,6 +107,11 @@ def _read(name: str, text: str) -> timedelta | int:
         raise ConfigError(f"{variable(name)}: {error}") from None
 
 
+def schema_name(schema: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The schema that was given, else AWA_SCHEMA, else `awa`."""
+    return schema or environ.get("AWA_SCHEMA", "").strip() or DEFAULT_SCHEMA
+
+
 def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """The URL that was given, else AWA_DATABASE_URL, else DATABASE_URL."""
     found = url or environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,7 +26,9 @@ else:
     Pool = asyncpg.Pool
 
 CONNECT_TIMEOUT_S = 10.0
-RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0, 2.0)
+CLOSE_TIMEOUT_S = 2.0
+RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0)
+FAILURES_PER_WARNING = 30
 
 # The session is gone, or of no use any more (a demoted primary): another one may work.
 LOST = (
@@ -34,8 +37,10 @@ LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.IdleSessionTimeoutError,
     asyncpg.IdleInTransactionSessionTimeoutError,
@@ -96,18 +101,18 @@ class Database:
     url: str
     schema: Schema
 
-    async def connect(self, role: str, **settings: str) -> OwnConnection:
+    async def connect(self, role: str, settings: Mapping[str, str] | None = None) -> OwnConnection:
         """A new connection, shown as `awa ROLE` in pg_stat_activity."""
         return await asyncpg.connect(
             self.url,
             timeout=CONNECT_TIMEOUT_S,
-            server_settings={"application_name": f"awa {role}", **KEEPALIVE, **settings},
+            server_settings={"application_name": f"awa {role}", **KEEPALIVE, **(settings or {})},
         )
 
-    async def connect_or_explain(self, role: str, **settings: str) -> OwnConnection:
+    async def connect_or_explain(self, role: str) -> OwnConnection:
         """A new connection, or a sentence that says why there is none."""
         try:
-            return await self.connect(role, **settings)
+            return await self.connect(role)
         except (*LOST, *REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
 
@@ -123,12 +128,19 @@ class Database:
 
 
 class Link:
-    """A dedicated connection that comes back: whoever asks for it waits until the database is there."""
+    """A dedicated connection that comes back: whoever asks for it waits until the database is there.
 
-    def __init__(self, database: Database, role: str, **settings: str) -> None:
+    Refusals (a wrong password, a missing database) are waited out too, since an operator may be at work; before the
+    first success, though, they are taken for a mistake and raised, where `strict` says so.
+    """
+
+    def __init__(
+        self, database: Database, role: str, settings: Mapping[str, str] | None = None, *, strict: bool = False
+    ) -> None:
         self._database = database
         self._role = role
-        self._settings = settings
+        self._settings = settings or {}
+        self._strict = strict
         self._connection: OwnConnection | None = None
         self._was_connected = False
         self.reconnects = 0
@@ -142,9 +154,11 @@ class Link:
         failures = 0
         while not self.connected:
             try:
-                self._connection = await self._database.connect(self._role, **self._settings)
+                self._connection = await self._database.connect(self._role, self._settings)
             except (*LOST, *REFUSED) as error:
-                level = logging.WARNING if failures == 0 else logging.DEBUG
+                if self._strict and not self._was_connected and isinstance(error, REFUSED):
+                    raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+                level = logging.WARNING if failures % FAILURES_PER_WARNING == 0 else logging.DEBUG
                 logger.log(level, "%s: cannot reach the database, trying again: %s", self._role, describe(error))
                 await asyncio.sleep(RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)])
                 failures += 1
@@ -167,17 +181,12 @@ class Link:
         if connection is None or connection.is_closed():
             return
         try:
-            await connection.close(timeout=2)
-        except (*LOST, asyncio.CancelledError):
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
+        except LOST:
             connection.terminate()
-            raise_if_cancelled()
-
-
-def raise_if_cancelled() -> None:
-    """Goes on with a cancellation that a clean-up has set aside."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+        except asyncio.CancelledError:
+            connection.terminate()
+            raise
 
 
 def describe(error: BaseException) -> str:

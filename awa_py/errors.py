@@ -8,6 +8,7 @@ AwaError
 ├── InvalidSchedule         a cron expression or timezone that cannot fire
 ├── UnknownKind             no handler is registered under that name
 ├── UnknownSchedule         no cron schedule of that name
+├── UnknownQueue            no queue of that name: neither settings nor jobs
 ├── JobNotFound             no job has that id (any more)
 ├── JobFailed               the awaited job ended without a result
 │   └── JobCancelled        … because somebody cancelled it
@@ -51,6 +52,10 @@ class UnknownKind(AwaError, LookupError):
 
 class UnknownSchedule(AwaError, LookupError):
     """No cron schedule of that name exists."""
+
+
+class UnknownQueue(AwaError, LookupError):
+    """No queue of that name has settings or jobs."""
 
 
 class JobNotFound(AwaError, LookupError):

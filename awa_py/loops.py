@@ -8,6 +8,8 @@ from typing import Any
 
 logger = logging.getLogger("awa.loops")
 
+RESTART_S = 1.0
+
 
 class LoopThread:
     """An event loop in a thread of its own, for what must go on while a handler blocks the main loop."""
@@ -45,17 +47,20 @@ class LoopThread:
         try:
             asyncio.run(self._supervise())
         except asyncio.CancelledError:
-            pass
-        except Exception:
-            logger.exception("%s died", self._thread.name)
-        finally:
-            self._started.set()
+            logger.debug("%s was stopped", self._thread.name)
 
     async def _supervise(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._started.set()
-        await self._main()
+        while True:
+            try:
+                await self._main()
+            except Exception:
+                logger.exception("%s failed, beginning again", self._thread.name)
+                await asyncio.sleep(RESTART_S)
+            else:
+                return
 
 
 async def wait_for_any(event: asyncio.Event, timeout_s: float) -> bool:

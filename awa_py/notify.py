@@ -6,6 +6,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+import asyncpg
+
 from awa_py.db import LOST, Database, Link, describe
 
 logger = logging.getLogger("awa.notify")
@@ -54,7 +56,7 @@ class Listener:
                     self.active = True
                     self._listening()
                     await self._watch(connection, ended)
-                except LOST as error:
+                except (*LOST, asyncpg.PostgresError) as error:
                     logger.warning("listening was interrupted: %s", describe(error))
                 finally:
                     self.active = False

@@ -1,6 +1,7 @@
 """Which kinds of jobs an app knows, and which schedules it declares."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,10 @@ from typing import Any
 from awa_py.arguments import Signature
 from awa_py.context import Context
 from awa_py.errors import ConfigError
-from awa_py.job import check_kind
+from awa_py.job import NewJob, check_kind
+from awa_py.schedule import Schedule
+
+MISFIRES = ("one", "skip", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,22 @@ class CronDefinition:
     options: Mapping[str, Any] = field(default_factory=dict)
     misfire: str = "one"
 
+    @classmethod
+    def of(cls, job: NewJob, *, name: str, expression: str, timezone: str, misfire: str) -> "CronDefinition":
+        """The schedule that enqueues this job."""
+        check_schedule(expression, timezone, misfire)
+        wanted: dict[str, Any] = json.loads(job.to_json())
+        kind, args = wanted.pop("kind"), wanted.pop("args")
+        return cls(
+            name=name,
+            expression=expression,
+            timezone=timezone,
+            kind=kind,
+            args=args,
+            options=wanted,  # as awa.enqueue_many takes them
+            misfire=misfire,
+        )
+
 
 class Registry:
     """Handlers by kind, schedules by name."""
@@ -71,6 +91,13 @@ class Registry:
     @property
     def schedules(self) -> tuple[CronDefinition, ...]:
         return tuple(self._schedules.values())
+
+
+def check_schedule(expression: str, timezone: str, misfire: str) -> Schedule:
+    """The schedule that these make, or an error that says what is wrong with them."""
+    if misfire not in MISFIRES:
+        raise ConfigError(f"misfire {misfire!r}: use {', '.join(MISFIRES)}")
+    return Schedule(expression, timezone)
 
 
 def _place(handler: Handler) -> str:

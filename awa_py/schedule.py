@@ -63,7 +63,8 @@ class Schedule:
     Names (MON, JAN), `L`, `#`, `W` and the aliases from @hourly to @yearly are understood. When both the
     day of the month and the day of the week are given, either one is enough, as in cron.
 
-    `timezone` is an IANA name. Every datetime that goes in is aware; every one that comes out is in UTC.
+    `timezone` is an IANA name. Every datetime that goes in is aware; every one that comes out is in UTC,
+    but for `local`.
     """
 
     expression: str
@@ -103,6 +104,10 @@ class Schedule:
             fires.append(fire)
             after = fire
         return fires
+
+    def local(self, moment: datetime) -> datetime:
+        """The moment on the schedule's own clock."""
+        return _aware(moment, "moment").astimezone(_zone(self.timezone))
 
     def _nearest(self, moment: datetime, *, back: bool) -> datetime | None:
         """The last fire ≤ moment, or the first fire > moment."""

@@ -1,4 +1,9 @@
-"""How awa puts things into words: ordinals, and errors with all their causes."""
+"""How awa puts things into words: ordinals, rough times, and errors with all their causes."""
+
+from datetime import timedelta
+
+_ROUGH_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_MANY = 2  # of a unit: 90 minutes are 90m rather than 1h
 
 
 def ordinal(number: int) -> str:
@@ -6,6 +11,27 @@ def ordinal(number: int) -> str:
     if 10 <= number % 100 <= 20:
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def count(number: int, noun: str) -> str:
+    """1 job, 2 jobs, 1,000 jobs."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def rough(length: timedelta) -> str:
+    """About how long: 12s, 5m, 90m, 3h, 4d."""
+    seconds = round(abs(length).total_seconds())
+    for size, unit in _ROUGH_UNITS:
+        if seconds >= _MANY * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def relative(distance: timedelta) -> str:
+    """How far away: in 5m, 3s ago, now."""
+    if abs(distance) < timedelta(seconds=0.5):
+        return "now"
+    return f"in {rough(distance)}" if distance > timedelta(0) else f"{rough(distance)} ago"
 
 
 def chain(error: BaseException, limit: int = 4000) -> str:

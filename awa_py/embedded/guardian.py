@@ -208,12 +208,12 @@ class Guardian:
     def _listen_to_signals(self) -> int:
         # The users' lock alone decides when to stop: a terminal or service manager that signals everybody
         # at once would otherwise take the server from users who are still finishing.
-        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ignored, signal.SIG_IGN)
+        # By a handler, since the server would inherit SIG_IGN and be deaf until it has set up its own.
+        for unheeded in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(unheeded, lambda *_: None)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(DISMISS, self._dismiss)
         self._publish()
         return reader

@@ -119,7 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(HTTPStatus.NOT_FOUND, f"nothing is here: ask for /metrics, /healthz or /readyz, not {path}")
 
-    do_HEAD = do_GET
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _metrics(self) -> None:
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
@@ -151,5 +152,5 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *values: Any) -> None:
+    def log_message(self, *_: Any) -> None:
         """Standard error belongs to the worker's own log."""

@@ -67,15 +67,14 @@ class Candidate:
         """Stands for election until it is cancelled."""
         self._place_is_free = asyncio.Event()
         timeout_ms = str(int(self._settings.leader_timeout.total_seconds() * 1000))
-        link = Link(
-            self._database,
-            "leader",
-            idle_session_timeout=timeout_ms,
-            idle_in_transaction_session_timeout=timeout_ms,
-            statement_timeout=timeout_ms,
-            lock_timeout=LOCK_PATIENCE_MS,
+        settings = {
             **STEADY_PLANS,
-        )
+            "idle_session_timeout": timeout_ms,
+            "idle_in_transaction_session_timeout": timeout_ms,
+            "statement_timeout": timeout_ms,
+            "lock_timeout": LOCK_PATIENCE_MS,
+        }
+        link = Link(self._database, "leader", settings, strict=True)
         synced = False
         try:
             while True:

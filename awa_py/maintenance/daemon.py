@@ -8,21 +8,24 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from awa_py.db import LOST, describe
+from awa_py.db import LOST
 from awa_py.loops import wait_for_any
-from awa_py.maintenance.task import Task
+from awa_py.maintenance.task import Batch, Task
 from awa_py.metrics import Metrics
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.maintenance")
 
-SHARE = 20  # a task rests at least this many times as long as it took, unless its batch was full
+REST = 5  # a task rests at least this many times as long as it took, unless its batch was full
+LONGEST_REST_S = 60.0
 
 
 @dataclass(slots=True)
 class _Entry:
     task: Task
     due: float = 0.0
+    rest_until: float = 0.0
+    woken: bool = False
 
 
 class Daemon:
@@ -38,11 +41,12 @@ class Daemon:
         """A notification may make tasks due."""
         for entry in self._entries:
             if topic in entry.task.wakes:
-                entry.due = 0.0
+                entry.woken = True
+                entry.due = min(entry.due, entry.rest_until)
                 self._wake.set()
 
     def session_ended(self) -> None:
-        """The loop finds out at once."""
+        """The loop finds out at once, instead of at the next check."""
         for entry in self._entries:
             entry.due = 0.0
         self._wake.set()
@@ -53,37 +57,42 @@ class Daemon:
             self._wake.clear()
             entry = min(self._entries, key=lambda entry: entry.due)
             pause_s = entry.due - time.monotonic()
-            if pause_s <= 0:
-                await self._run_batch(entry, session)
-            else:
+            if pause_s > 0:
                 await wait_for_any(self._wake, pause_s)
+            else:
+                await self._run_batch(entry, session)
 
     async def _run_batch(self, entry: _Entry, session: Session) -> None:
-        task = entry.task
+        entry.woken = False
         began = time.monotonic()
-        rest_s = task.interval.total_seconds()
-        entry.due = began + rest_s
+        batch = await self._try(entry.task, session)
+        ended = time.monotonic()
+        entry.rest_until = ended + min(REST * (ended - began), LONGEST_REST_S)
+        if batch.again:
+            entry.due = ended
+        elif entry.woken:
+            entry.due = entry.rest_until
+        else:
+            pause_s = entry.task.interval.total_seconds()
+            if batch.next_s is not None:
+                pause_s = min(pause_s, max(0.0, batch.next_s))
+            entry.due = max(ended + pause_s, entry.rest_until)
+
+    async def _try(self, task: Task, session: Session) -> Batch:
+        """One batch. What goes wrong with it is logged and counted; only a lost session ends the loop."""
         try:
             async with asyncio.timeout(self._batch_timeout_s):
                 batch = await task.run(session)
-        except asyncpg.QueryCanceledError:
-            self._metrics.task_errors.labels(task.name).inc()
-            logger.warning("%s took longer than its statement may, trying again later", task.name)
         except LOST:
             raise
+        except asyncpg.QueryCanceledError:
+            self._metrics.task_errors.labels(task.name).inc()
+            logger.warning("%s took longer than a statement may, trying again later", task.name)
+            return Batch()
         except Exception:
             self._metrics.task_errors.labels(task.name).inc()
             logger.exception("%s failed, trying again later", task.name)
-        else:
-            self._metrics.task_runs.labels(task.name).inc()
-            self._metrics.task_rows.labels(task.name).inc(batch.changed)
-            ended = time.monotonic()
-            if entry.due < ended:  # woken while it ran
-                return
-            if batch.again:
-                entry.due = ended
-            elif batch.next_s is not None:
-                rest_s = min(rest_s, max(0.0, batch.next_s))
-                entry.due = max(ended + rest_s, ended + min(SHARE * (ended - began), task.interval.total_seconds()))
-        if session.connection.is_closed():
-            raise ConnectionError(f"the session ended while {task.name} ran: {describe(ConnectionError())}")
+            return Batch()
+        self._metrics.task_runs.labels(task.name).inc()
+        self._metrics.task_rows.labels(task.name).inc(batch.changed)
+        return batch

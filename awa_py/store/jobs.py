@@ -22,7 +22,7 @@ class FinalState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What decides whether a job could run."""
+    """What decides whether a job could run, by the database's clock."""
 
     id: int
     kind: str
@@ -35,6 +35,8 @@ class Circumstances:
     max_attempts: int
     paused: bool
     paused_until: datetime | None
+    owner: str | None  # host:pid of the worker that has it, where that one is in the registry
+    owner_silent_s: float | None
     workers: int
     workers_of_queue: int
     workers_of_kind: int

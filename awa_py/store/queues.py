@@ -24,6 +24,8 @@ class QueueRow:
     failed_retention: timedelta | None
     timeout: timedelta | None
     staleness: timedelta | None
+    created_at: datetime | None
+    updated_at: datetime | None
     counts: dict[str, int]
     oldest_available_s: float | None
     workers: int

@@ -1,5 +1,6 @@
 """A connection that speaks awa's statements by their names."""
 
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -35,6 +36,11 @@ class Session:
 
     async def fetchrow(self, name: str, *values: object) -> Record | None:
         return await self.connection.fetchrow(statement(name, self.schema), *values)
+
+    async def now(self) -> datetime:
+        """The database's time, which is the only one that its times may be compared with."""
+        now: datetime = await self.connection.fetchval("SELECT now()")
+        return now
 
     async def fetchval(self, name: str, *values: object) -> Any:
         return await self.connection.fetchval(statement(name, self.schema), *values)

@@ -70,7 +70,13 @@ class Completer:
             self._wake.clear()
             batch, self._settled = self._settled, []
             await self._write_progress({flight.id for flight, _ in batch})
-            await self._flush(batch)
+            try:
+                await self._flush(batch)
+            except Exception:
+                logger.exception("%d outcomes could not be written, trying again", len(batch))
+                self._settled = [*batch, *self._settled]
+                self._wake.set()
+                await asyncio.sleep(RETRY_S)
             if not self._settled:
                 self._idle.set()
 

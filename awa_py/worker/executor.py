@@ -48,7 +48,8 @@ class Executor:
         flight.task = asyncio.create_task(self._run(flight), name=str(flight))
 
     async def _run(self, flight: Flight) -> None:
-        self._settle(flight, await self.execute(flight))
+        flight.started = True
+        self._settle(flight, _stopped(flight) if flight.stop else await self.execute(flight))
 
     async def execute(self, flight: Flight) -> AttemptOutcome:
         """Runs the handler to its end, whatever that is."""

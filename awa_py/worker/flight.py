@@ -24,7 +24,20 @@ class Stop(StrEnum):
 class Flight:
     """One claimed job on its way."""
 
-    __slots__ = ("attempt", "context", "id", "kind", "lease", "lease_ends", "progress", "queue", "row", "stop", "task")
+    __slots__ = (
+        "attempt",
+        "context",
+        "id",
+        "kind",
+        "lease",
+        "lease_ends",
+        "progress",
+        "queue",
+        "row",
+        "started",
+        "stop",
+        "task",
+    )
 
     def __init__(self, row: Record, lease_ends: float) -> None:
         self.row = row
@@ -36,6 +49,7 @@ class Flight:
         self.lease_ends = lease_ends  # on this process's monotonic clock, and never later than on the database's
         self.context: Context | None = None
         self.progress: str | None = None
+        self.started = False
         self.stop: Stop | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -46,7 +60,7 @@ class Flight:
         self.stop = self.stop or reason
         if self.context is not None:
             self.context.tell_cancelled(reason)
-        if self.task is not None:
+        if self.task is not None and self.started:  # one that has not begun looks at `stop` first
             self.task.cancel()
 
     def job(self) -> Job:
@@ -97,6 +111,10 @@ class Flights:
     def free(self, queue: str) -> int:
         """How many more jobs of the queue may be claimed."""
         return max(0, min(self._limits[queue] - self._held[queue], self._concurrency - self._held.total()))
+
+    def held(self, queue: str) -> int:
+        """How many slots the queue's jobs hold."""
+        return self._held[queue]
 
     def add(self, flight: Flight) -> None:
         self._flights[flight.id] = flight

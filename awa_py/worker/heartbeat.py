@@ -72,7 +72,7 @@ class Heart:
 
     async def _main(self) -> None:
         self._wake = asyncio.Event()
-        link = Link(self._database, "heartbeat", **STEADY_PLANS)
+        link = Link(self._database, "heartbeat", STEADY_PLANS)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._beat_for_ever(link, self._wake))

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -74,7 +75,6 @@ class Worker:
         )
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._is_registered = False
         self._heart: Heart | None = None
         self._listener: Listener | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
@@ -92,14 +92,10 @@ class Worker:
         """What keeps the worker from its work, in sentences; nothing: it is ready. From any thread."""
         if self._stopping.is_set():
             return ["the worker is stopping"]
-        if not self._is_registered:
-            return ["the worker is not registered: the database is not reached yet, or its schema not checked"]
-        found = []
-        if self._heart is None or not self._heart.healthy:
-            found.append("no heartbeat got through: the database is not reachable")
-        if not self.listening:
-            found.append("not listening: no wake-up is heard, the worker polls")
-        return found
+        if self._heart is None:
+            return ["the database is not reached yet, its schema not checked"]
+        found = [] if self._heart.healthy else ["no heartbeat got through: the database is not reachable"]
+        return found if self.listening else [*found, "not listening: no wake-up is heard, the worker polls"]
 
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
@@ -111,8 +107,8 @@ class Worker:
         """Works until `stop()`, or, with `until_idle`, until nothing is due."""
         async with self._registered():
             flights = Flights(self._queues, self.info.concurrency, lambda: fetcher.slot_is_free())
-            claims = Link(self._database, "claims", synchronous_commit="off", **STEADY_PLANS)
-            finishes = Link(self._database, "finishes", **STEADY_PLANS)
+            claims = Link(self._database, "claims", {**STEADY_PLANS, "synchronous_commit": "off"})
+            finishes = Link(self._database, "finishes", STEADY_PLANS)
             completer = Completer(
                 finishes,
                 self._database.schema,
@@ -152,6 +148,8 @@ class Worker:
             listener = self._listener = Listener(
                 self._database, heard=_hearer(fetcher, heart, flights), listening=fetcher.all_may_be_ready
             )
+            for queue in self._queues:
+                self.metrics.running.labels(queue).set_function(partial(flights.held, queue))
             async with _running(heart, completer, listener, finishes, self._companions):
                 try:
                     await self._fetch(fetcher, until_idle=until_idle)
@@ -164,10 +162,9 @@ class Worker:
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[None]:
         """In the registry before the first claim, out of it after the last finish."""
-        link = Link(self._database, "registry")
+        link = Link(self._database, "registry", strict=True)
         try:
             await self._enter_registry(link)
-            self._is_registered = True
             logger.info(
                 "worker %s serves %s with %d slots and %d kinds",
                 self.id,
@@ -179,7 +176,6 @@ class Worker:
             try:
                 yield
             finally:
-                self._is_registered = False
                 with suppress(*LOST):  # the leader sweeps what could not say goodbye
                     async with asyncio.timeout(UNWIND_S):
                         connection = await link.connection()
@@ -224,9 +220,11 @@ class Worker:
         if len(flights):
             logger.warning("giving %d jobs back that did not finish in time", len(flights))
             await self._wait_for(flights, UNWIND_S)
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(UNWIND_S):
                 await completer.drained()
+        except TimeoutError:
+            logger.error("%d outcomes could not be written before the end: their jobs will be rescued", len(flights))
 
     @staticmethod
     async def _wait_for(flights: Flights, limit_s: float, unless: asyncio.Event | None = None) -> None:

@@ -19,7 +19,15 @@ import asyncpg
 import psutil
 import pytest
 
-from awa_py.embedded import EmbeddedPostgres, ShutdownMode, account, binaries, cluster, find_binaries
+from awa_py.embedded import (
+    EmbeddedPostgres,
+    ShutdownMode,
+    account,
+    binaries,
+    cluster,
+    find_binaries,
+    guardian,
+)
 from awa_py.errors import ConfigError, EmbeddedError
 
 pytestmark = pytest.mark.integration
@@ -270,6 +278,28 @@ def test_a_killed_server_comes_back_by_itself(tmp_path: Path) -> None:
         pid = server.server_pid
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: server.server_pid not in (0, pid) and is_up(server.url))
+
+
+def test_stopping_while_the_server_is_on_its_way_up_does_not_hang(tmp_path: Path) -> None:
+    for moment_s in (0.0, 0.01, 0.02, 0.03, 0.05, 0.1):
+        server = EmbeddedPostgres(tmp_path / "data", settings=QUICK)
+        server.start()
+        os.kill(server.server_pid, signal.SIGKILL)
+        time.sleep(moment_s)  # Each lands in another phase of the restart.
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < guardian.SHUTDOWN[0][1]
+        assert not postgres_processes(server.directory)
+
+
+def test_the_log_stays_small(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
+        log = server.directory / "server.log"
+        with log.open("ab") as file:
+            file.write(b"noise\n" * (guardian.LOG_LIMIT_BYTES // 6 + 1))
+        eventually(lambda: log.stat().st_size < 100_000)
+        server.restart()
+        assert "ready to accept connections" in log.read_text()
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate", "kill"])

@@ -1,5 +1,8 @@
--- Which of these queues have anything to claim for these kinds: one look at many queues.
+-- Which of these queues have anything that could be claimed now, for these kinds: one look at many queues.
 -- $1 queues · $2 kinds
 SELECT wanted.queue
 FROM unnest($1::text[]) AS wanted(queue)
-WHERE EXISTS (SELECT FROM awa.ready WHERE queue = wanted.queue AND kind = ANY ($2::text[]))
+WHERE EXISTS (SELECT FROM awa.ready
+              WHERE queue = wanted.queue AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now()))
+  AND NOT EXISTS (SELECT FROM awa.queues
+                  WHERE name = wanted.queue AND paused AND paused_until > now() IS NOT FALSE)

@@ -1,0 +1,123 @@
+"""Why a job is not running, in sentences."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from awa_py.job import Job, State
+from awa_py.store.jobs import Circumstances
+from awa_py.wording import count, ordinal, relative, rough
+
+SILENT_S = 60.0  # two heartbeats at the default interval: worth a word, not yet presumed dead
+
+
+def explain(job: Job, circumstances: Circumstances, *, led: bool, now: datetime) -> list[str]:
+    """What keeps the job from running, the nearest reason first; or that it runs, or how it ended."""
+    return list(_sentences(job, circumstances, led=led, now=now))
+
+
+def _sentences(job: Job, circumstances: Circumstances, *, led: bool, now: datetime) -> Iterator[str]:
+    if job.state.final:
+        yield from _ended(job, now)
+        return
+    if job.state is State.RUNNING:
+        yield from _running(job, circumstances, now)
+    elif job.state is State.WAITING:
+        yield "It waits for a timer, a signal or its children, and holds no slot meanwhile."
+    else:
+        if job.state is not State.AVAILABLE:
+            yield from _not_due(job, circumstances, led=led, now=now)
+        yield from _obstacles(job, circumstances)
+        if job.deadline_at is not None:
+            yield f"It has a deadline: where it has not completed by {_when(job.deadline_at, now)}, it fails."
+    if job.unique_key is not None:
+        yield f'It holds the unique key "{job.unique_key}": an equal job is not added meanwhile.'
+
+
+def _ended(job: Job, now: datetime) -> Iterator[str]:
+    ended = "" if job.finalized_at is None else f" {_when(job.finalized_at, now)}"
+    if job.state is State.COMPLETED:
+        yield f"It completed{ended}, in its {ordinal(job.attempt)} attempt."
+        return
+    if job.state is State.CANCELLED:
+        yield f"It was cancelled{ended}, after {count(job.attempt, 'attempt')}."
+    else:
+        yield f"It failed for good{ended}, after {job.attempt} of {count(job.max_attempts, 'attempt')}."
+    yield from _last_error(job)
+    yield f"`awa job retry {job.id}` runs it again, with all its attempts."
+
+
+def _running(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[str]:
+    owner = f" ({circumstances.owner})" if circumstances.owner else ""
+    since = "" if job.attempted_at is None else f" since {_when(job.attempted_at, now)}"
+    yield f"It is running on worker {job.worker_id}{owner}{since}: {_attempt(job)}."
+    if job.cancel_requested_at is not None:
+        yield f"Its worker was asked to cancel it {relative(job.cancel_requested_at - now)}."
+    if job.deadline_at is not None:
+        yield f"This attempt has to end by {_when(job.deadline_at, now)}."
+    if circumstances.owner_silent_s is not None and circumstances.owner_silent_s > SILENT_S:
+        silent = rough(timedelta(seconds=circumstances.owner_silent_s))
+        yield f"That worker has been silent for {silent}: if it is dead, the leader gives the job to another one."
+    elif circumstances.owner is None:
+        yield "That worker is not in the registry any more: if it is dead, the leader gives the job to another one."
+
+
+def _not_due(job: Job, circumstances: Circumstances, *, led: bool, now: datetime) -> Iterator[str]:
+    if job.state is State.RETRYABLE:
+        yield f"Attempt {job.attempt} of {job.max_attempts} failed, and the next one is due {_when(job.run_at, now)}."
+        yield from _last_error(job)
+    elif circumstances.future:
+        yield f"It is scheduled for {_when(job.run_at, now)}."
+    else:
+        yield f"It was due {_when(job.run_at, now)}."
+    if led:
+        if not circumstances.future:
+            yield "The leader makes it available within seconds."
+    else:
+        yield "Nobody leads, so that no job becomes available when it is due: start `awa worker` or `awa maintenance`."
+
+
+def _obstacles(job: Job, circumstances: Circumstances) -> Iterator[str]:
+    queue = f'queue "{job.queue}"'
+    free = True
+    if circumstances.paused:
+        free = False
+        until = "" if circumstances.paused_until is None else f" until {_stamp(circumstances.paused_until)}"
+        yield f"Its {queue} is paused{until}: `awa queue resume {job.queue}` lets it go on."
+    if circumstances.workers == 0:
+        free = False
+        yield "No worker is alive: start one with `awa worker`."
+    elif circumstances.workers_of_queue == 0:
+        free = False
+        yield f"No live worker serves its {queue}, out of {circumstances.workers}."
+    elif circumstances.workers_of_kind == 0:
+        free = False
+        serving = circumstances.workers_of_queue
+        yield f'No live worker of its {queue} knows the kind "{job.kind}", out of {serving}.'
+    if job.state is State.AVAILABLE:
+        yield from _place_in_line(circumstances, queue, free=free)
+
+
+def _place_in_line(circumstances: Circumstances, queue: str, *, free: bool) -> Iterator[str]:
+    if circumstances.ahead:
+        are = "is" if circumstances.ahead == 1 else "are"
+        yield f"{count(circumstances.ahead, 'job')} {are} ahead of it in its {queue}."
+    elif free:
+        workers = count(circumstances.workers_of_kind, "worker")
+        yield f"It is the next in line: it waits for a free slot of {workers} that could run it."
+
+
+def _last_error(job: Job) -> Iterator[str]:
+    if job.errors:
+        yield f"Its last error: {job.errors[-1].get('error', '')}"
+
+
+def _attempt(job: Job) -> str:
+    return f"its {ordinal(job.attempt)} attempt of {job.max_attempts}"
+
+
+def _when(moment: datetime, now: datetime) -> str:
+    return f"{_stamp(moment)} ({relative(moment - now)})"
+
+
+def _stamp(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

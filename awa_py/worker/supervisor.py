@@ -1,0 +1,212 @@
+"""Several processes of one command: `awa worker --processes N`.
+
+    supervisor ──signals──► N children, each in a process group of its own, so that Ctrl-C reaches it once
+               ◄─lifeline── each child blocks on the read end of a pipe: the supervisor's death, however it
+                            comes, closes the other end, and the child stops as if by SIGTERM
+
+A child that dies is started again, sooner at first, later more slowly. One that exits 0 has done its work (--burst).
+Where the very first start fails with wrong usage, or all of them fail at once, trying again would not help.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+from awa_py.errors import ConfigError
+
+logger = logging.getLogger("awa.supervisor")
+
+LIFELINE_VARIABLE = "AWA_SUPERVISOR_FD"
+INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0, so that each can have a port of its own
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
+EARLY_S = 5.0  # an end within this time of the first start is a failure to start
+WRONG_USAGE = 2
+
+
+@dataclass(slots=True)
+class _Child:
+    """A place for a process, and the process that holds it now."""
+
+    number: int
+    process: "subprocess.Popen[bytes] | None" = None
+    starts: int = 0
+    started_at: float = 0.0
+    failures: int = 0
+    failed_to_start: bool = False
+    start_again_at: float | None = None
+
+    @property
+    def at_work(self) -> bool:
+        return self.process is not None or self.start_again_at is not None
+
+
+class Supervisor:
+    """Keeps N copies of a command running: one that died is started again; a signal goes to all."""
+
+    def __init__(self, command: Sequence[str], processes: int, env: Mapping[str, str] | None = None) -> None:
+        if processes < 1:
+            raise ConfigError(f"processes is 1 or more, not {processes}")
+        self._command = list(command)
+        self._env = dict(os.environ if env is None else env)
+        self._children = [_Child(number) for number in range(1, processes + 1)]
+        self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
+        self._stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Blocks until all have ended: 0 after a stop, or where all exited 0; else the code that says why not.
+
+        For the main thread, since it takes SIGTERM, SIGINT and SIGCHLD for itself meanwhile.
+        """
+        with self._hearing_signals(), _lifeline() as lifeline:
+            try:
+                for child in self._children:
+                    self._start(child, lifeline)
+                while any(child.at_work for child in self._children):
+                    self._take_signals()
+                    self._reap()
+                    self._start_again(lifeline)
+            finally:
+                self._stop(signal.SIGTERM)
+                self._wait()
+        return self._exit_code
+
+    @contextmanager
+    def _hearing_signals(self) -> Iterator[None]:
+        def note(number: int, _frame: FrameType | None) -> None:
+            self._events.put(number)
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _start(self, child: _Child, lifeline: int) -> None:
+        own = {LIFELINE_VARIABLE: str(lifeline), INDEX_VARIABLE: str(child.number - 1)}
+        child.start_again_at = None
+        child.starts += 1
+        child.started_at = time.monotonic()
+        child.process = subprocess.Popen(
+            self._command,
+            env=self._env | own,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(lifeline,),
+            process_group=0,
+        )
+        logger.info("process %s started: pid %d", self._name(child), child.process.pid)
+
+    def _take_signals(self) -> None:
+        due = [child.start_again_at for child in self._children if child.start_again_at is not None]
+        try:
+            number = self._events.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None)
+        except Empty:
+            return
+        if number != signal.SIGCHLD:
+            logger.info("%s goes to all processes", signal.Signals(number).name)
+            self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        """Passes the signal on, and starts nothing any more."""
+        self._stopping = True
+        for child in self._children:
+            child.start_again_at = None
+            if child.process is not None:
+                child.process.send_signal(number)
+
+    def _reap(self) -> None:
+        for child in self._children:
+            code = None if child.process is None else child.process.poll()
+            if code is not None:
+                self._ended(child, code)
+
+    def _ended(self, child: _Child, code: int) -> None:
+        child.process = None
+        if self._stopping or code == 0:
+            logger.info("process %s ended: %s", self._name(child), _wording(code))
+            return
+        lived_s = time.monotonic() - child.started_at
+        child.failed_to_start = child.starts == 1 and lived_s < EARLY_S and code in (1, WRONG_USAGE)
+        if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self._children):
+            self._give_up(child, code)
+        else:
+            self._plan_restart(child, code, lived_s)
+
+    def _give_up(self, child: _Child, code: int) -> None:
+        logger.error("process %s could not start (%s): giving up", self._name(child), _wording(code))
+        self._exit_code = code
+        self._stop(signal.SIGTERM)
+
+    def _plan_restart(self, child: _Child, code: int, lived_s: float) -> None:
+        child.failures = 1 if lived_s >= STEADY_S else child.failures + 1
+        pause_s = restart_pause_s(child.failures)
+        child.start_again_at = time.monotonic() + pause_s
+        logger.warning("process %s died: %s; it starts again in %.3g s", self._name(child), _wording(code), pause_s)
+
+    def _start_again(self, lifeline: int) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if child.start_again_at is not None and child.start_again_at <= now:
+                self._start(child, lifeline)
+
+    def _wait(self) -> None:
+        """Only after an error of our own there is somebody to wait for."""
+        for child in self._children:
+            if child.process is not None:
+                child.process.wait()
+
+    def _name(self, child: _Child) -> str:
+        return f"{child.number} of {len(self._children)}"
+
+
+def restart_pause_s(failures: int) -> float:
+    """How long to wait before the next start, after so many failures in a row."""
+    return float(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 30), LONGEST_PAUSE_S))
+
+
+def watch_supervisor() -> None:
+    """For a child: from now on it stops, as if by SIGTERM, when its supervisor is gone. Does nothing without one."""
+    number = os.environ.pop(LIFELINE_VARIABLE, None)  # not for the child's own children
+    if number is None:
+        return
+    lifeline = int(number)
+    os.set_inheritable(lifeline, False)
+    threading.Thread(target=_stop_at_end_of, args=(lifeline,), name="awa-lifeline", daemon=True).start()
+
+
+def _stop_at_end_of(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nobody ever writes: it returns when nobody can
+    logger.warning("the supervisor is gone: stopping")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _lifeline() -> Iterator[int]:
+    """The read end of a pipe whose write end lives and dies with this process."""
+    read_end, write_end = os.pipe()
+    try:
+        yield read_end
+    finally:
+        os.close(write_end)
+        os.close(read_end)
+
+
+def _wording(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,256 @@
+"""What goes with every command: the database that it is about, and how it logs."""
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Self, TypeVar
+
+import typer
+
+from awa_py import migrate
+from awa_py.app import App
+from awa_py.client import Client
+from awa_py.config import Settings, database_url, schema_name
+from awa_py.db import LOST, REFUSED, Database, Schema, describe
+from awa_py.errors import DatabaseUnavailable
+from awa_py.loading import load_app
+from awa_py.store.session import Session
+
+from . import logs
+from .failures import explained
+from .logs import LogFormat, LogLevel
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Client)
+
+PANEL = "Connection and logging"
+
+
+def _common(
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar=["AWA_DATABASE_URL", "DATABASE_URL"],
+            help="Where the jobs are: postgresql://user:password@host/database.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", envvar="AWA_SCHEMA", help="The schema, if not awa.", rich_help_panel=PANEL),
+    ] = None,
+    embedded: Annotated[
+        bool,
+        typer.Option(
+            "--embedded", envvar="AWA_EMBEDDED", help="Use a PostgreSQL of awa's own.", rich_help_panel=PANEL
+        ),
+    ] = False,
+    embedded_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", envvar="AWA_EMBEDDED_DIR", help="The same, kept in this directory.", rich_help_panel=PANEL
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(envvar="AWA_LOG_FORMAT", help="How to log.", rich_help_panel=PANEL)
+    ] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(envvar="AWA_LOG_LEVEL", help="How much to log.", rich_help_panel=PANEL)
+    ] = None,
+) -> None:
+    """Only its signature is used: the options of every command."""
+
+
+COMMON = {
+    name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    for name, parameter in inspect.signature(_common).parameters.items()
+}
+CONTEXT = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+
+
+class Environment:
+    """The database and the settings of one command. What it starts, it ends: the embedded PostgreSQL."""
+
+    def __init__(self, given: dict[str, Any], found: dict[str, Any]) -> None:
+        """`given` stood on the command line; `found` may come from the environment too."""
+        self._given = given
+        self._found = found
+        self._url: str | None = given.get("database_url")
+        self._ends = ExitStack()
+        if self._url is not None and (given.get("embedded") or given.get("embedded_dir")):
+            raise typer.BadParameter("use either --database-url or --embedded, not both")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ends.close()
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(schema_name(self._given.get("schema")))
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_env()
+
+    def run(self, main: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
+        """Runs it to its end; `fast` is for what goes on for long."""
+        with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
+            return runner.run(main)
+
+    def load(self, spec: str | None) -> App:
+        """The app that `module:attribute` names; without one, an app that knows no job."""
+        return App() if spec is None else load_app(spec)
+
+    async def connect(self, app: App) -> App:
+        """Points the app to its database: an option's, else the app's own, else the environment's."""
+        own = app.database.url
+        schema = self.schema if "schema" in self._given else app.database.schema
+        url = own if own and not self._is_named_by_option else await self._find_url()
+        app.connect_to(Database(url, schema))
+        await self._prepare(app.database)
+        return app
+
+    async def database(self) -> Database:
+        """The database, with its schema in place where it is our own."""
+        database = Database(await self._find_url(), self.schema)
+        await self._prepare(database)
+        return database
+
+    @asynccontextmanager
+    async def session(self, role: str = "cli") -> AsyncIterator[Session]:
+        """A connection to a database whose schema is the right one."""
+        database = await self.database()
+        connection = await database.connect_or_explain(role)
+        try:
+            await migrate.check(connection, database.schema)
+            yield Session(connection, database.schema)
+        finally:
+            await connection.close()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of a database whose schema is the right one."""
+        async with checked(Client(await self.database(), self.settings)) as client:
+            yield client
+
+    @property
+    def _is_named_by_option(self) -> bool:
+        return any(self._given.get(name) for name in ("database_url", "embedded", "embedded_dir"))
+
+    @property
+    def _is_embedded(self) -> bool:
+        if self._given.get("database_url") is not None:
+            return False
+        return bool(self._found.get("embedded") or self._found.get("embedded_dir"))
+
+    async def _find_url(self) -> str:
+        if self._url is None:
+            self._url = self._start_embedded() if self._is_embedded else database_url()
+        return database_url(self._url)
+
+    def _start_embedded(self) -> str:
+        from awa_py.embedded import EmbeddedPostgres  # only here: it is an extra
+
+        return self._ends.enter_context(EmbeddedPostgres(self._found.get("embedded_dir") or _data_home())).url
+
+    async def _prepare(self, database: Database) -> None:
+        if self._is_embedded and database.url == self._url:
+            await migrate.migrate(database)
+
+
+@asynccontextmanager
+async def checked(client: C) -> AsyncIterator[C]:
+    """The client, opened, where its database is there and has the right schema."""
+    async with client:
+        try:
+            connection = await client.pool.acquire()
+        except (*LOST, *REFUSED, ValueError) as error:
+            raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+        try:
+            await migrate.check(connection, client.database.schema)
+        finally:
+            await client.pool.release(connection)
+        yield client
+
+
+def command(log_level: LogLevel = LogLevel.WARNING) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Gives a function the common options and, as its first argument, the Environment that they make."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., None]:
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+
+        @wraps(function)
+        def run(ctx: typer.Context, **values: Any) -> None:
+            found = {name: values.pop(name) for name in COMMON}
+            given = {**inherited(ctx), **given_options(ctx, found)}
+            found |= given
+            logs.configure(found["log_format"] or LogFormat.TEXT, found["log_level"] or log_level)
+            with explained(), Environment(given, found) as environment:
+                result = function(environment, **values)
+                if inspect.iscoroutine(result):
+                    environment.run(result)
+
+        _wear(run, [CONTEXT, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *COMMON.values()])
+        return run
+
+    return decorate
+
+
+def front(function: Callable[..., None]) -> Callable[..., None]:
+    """Gives the root of all commands the common options too: `awa --schema x job list`."""
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+
+    @wraps(function)
+    def run(ctx: typer.Context, **values: Any) -> None:
+        ctx.obj = given_options(ctx, {name: values.pop(name) for name in COMMON})
+        function(ctx, **values)
+
+    _wear(run, [CONTEXT, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *COMMON.values()])
+    return run
+
+
+def given_options(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that stood on the command line."""
+    sources = {name: ctx.get_parameter_source(name) for name in values}
+    return {name: values[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
+def inherited(ctx: typer.Context) -> dict[str, Any]:
+    """The options that stood before the command's name."""
+    root = ctx.find_root()
+    return root.obj if isinstance(root.obj, dict) else {}
+
+
+def forget_blank_variables() -> None:
+    """A blank variable counts as unset: unit files have lines such as `AWA_QUEUES=`."""
+    for name, value in list(os.environ.items()):
+        if (name.startswith("AWA_") or name == "DATABASE_URL") and not value.strip():
+            del os.environ[name]
+
+
+def _wear(function: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+
+
+def _data_home() -> Path:
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "awa" / "postgres"
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,58 @@
+"""awa migrate"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from awa_py import migrate as schema
+from awa_py.migrate import Migration, Step
+from awa_py.wording import count
+
+from .environment import Environment
+from .output import print_json, print_table, say
+from .parsing import JsonOption
+
+
+async def migrate(
+    env: Environment,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the schema as one SQL script, and change nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="List the migrations, and change nothing.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the database's schema to this program's version."""
+    if sql and status:
+        raise typer.BadParameter("use either --sql or --status")
+    if sql:
+        sys.stdout.write(schema.script(env.schema))
+    elif status:
+        _show_steps(await schema.status(await env.database()), as_json=as_json)
+    else:
+        _show_applied(await schema.migrate(await env.database()), env.schema.name, as_json=as_json)
+
+
+def _show_steps(steps: list[Step], *, as_json: bool) -> None:
+    if as_json:
+        print_json(steps)
+        return
+    print_table(
+        [
+            {
+                "version": f"{step.version:04}",
+                "name": step.name,
+                "applied": f"{step.applied_at:%Y-%m-%d %H:%M:%S %Z}" if step.applied_at else "not yet",
+            }
+            for step in steps
+        ],
+        empty="there are no migrations",
+    )
+
+
+def _show_applied(applied: list[Migration], name: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json([{"version": migration.version, "name": migration.name} for migration in applied])
+        return
+    for migration in applied:
+        say(f"applied {migration.version:04} {migration.name}")
+    changes = count(len(applied), "migration") if applied else "nothing to do"
+    say(f'schema "{name}" is at version {schema.needed_version()}: {changes}')

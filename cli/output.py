@@ -1,0 +1,174 @@
+"""What commands print: tables and fields for people, JSON for programs. Colours on a terminal only."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from awa_py import duration
+from awa_py.job import State
+from awa_py.store.schedules import NEVER
+from awa_py.wording import relative
+
+Cell = str | int | Text | None
+Row = Mapping[str, Cell]
+
+PIPE_COLUMNS = 4096  # whoever reads through a pipe wants everything
+GAP = 2
+NARROWEST = 8
+
+_STATE_STYLES = {
+    State.SCHEDULED: "magenta",
+    State.RETRYABLE: "yellow",
+    State.WAITING: "magenta",
+    State.AVAILABLE: "cyan",
+    State.RUNNING: "blue",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "bright_black",
+}
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal; a pipe has no width."""
+    fixed = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else PIPE_COLUMNS
+    return Console(width=fixed, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def say(sentence: str) -> None:
+    """A line for people."""
+    console().print(Text(_printable(sentence)), soft_wrap=True)
+
+
+def print_json(value: Any, *, compact: bool = False) -> None:
+    """Dataclasses become objects; times are ISO 8601, durations as awa writes them."""
+    text = json.dumps(_jsonable(value), indent=None if compact else 2, ensure_ascii=False)
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+def print_table(rows: Sequence[Row], *, empty: str) -> None:
+    """Aligned columns, headed by the keys of the first row; numbers to the right. `empty` is said of no rows."""
+    if rows:
+        out = console()
+        out.print(table(rows, out.width))
+    else:
+        say(empty)
+
+
+def table(rows: Sequence[Row], width: int) -> Table:
+    """The rows on lines of their own, however narrow the terminal: texts that do not fit are cut."""
+    headers = list(rows[0])
+    cells = [[_text(row[header]) for header in headers] for row in rows]
+    flexible = [all(isinstance(row[header], str | None) for row in rows) for header in headers]
+    numeric = [all(isinstance(row[header], int | None) for row in rows) for header in headers]
+    natural = [max(len(header), *(line[n].cell_len for line in cells)) for n, header in enumerate(headers)]
+    widths = _fitted(natural, flexible, width - GAP * (len(headers) - 1))
+    columns = [
+        Column(
+            header, width=widths[n], no_wrap=True, overflow="ellipsis", justify="right" if numeric[n] else "left"
+        )
+        for n, header in enumerate(headers)
+    ]
+    grid = Table(*columns, box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for line in cells:
+        grid.add_row(*line)
+    return grid
+
+
+def print_fields(values: Mapping[str, Cell | Sequence[Cell]]) -> None:
+    """Names on the left, values on the right; a list has a line each, an empty value is left out."""
+    console().print(field_grid(values))
+
+
+def field_grid(values: Mapping[str, Cell | Sequence[Cell]]) -> Table:
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in values.items():
+        lines = list(value) if isinstance(value, list | tuple) else [value]
+        for n, line in enumerate(line for line in lines if line not in (None, "")):
+            grid.add_row("" if n else name, _text(line))
+    return grid
+
+
+def group(*parts: RenderableType) -> Group:
+    """Parts one below the other, a blank line between them."""
+    spaced: list[RenderableType] = []
+    for part in parts:
+        spaced += [Text(""), part] if spaced else [part]
+    return Group(*spaced)
+
+
+def state_text(state: State) -> Text:
+    return Text(state, style=_STATE_STYLES[state])
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """How far a time of the database is from its now."""
+    if moment is None:
+        return ""
+    return "never" if moment == NEVER else relative(moment - now)
+
+
+def stamp(moment: datetime | None, now: datetime) -> str | None:
+    """A time with its distance: 2026-01-02 03:04:05 UTC (5m ago)."""
+    if moment is None:
+        return None
+    return "never" if moment == NEVER else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({relative(moment - now)})"
+
+
+def length(value: timedelta | None) -> str:
+    """A duration, or `default`."""
+    return "default" if value is None else duration.text(value)
+
+
+def compact_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _text(value: Cell) -> Text:
+    if isinstance(value, Text):
+        return value
+    return Text("" if value is None else _printable(str(value)))
+
+
+def _printable(text: str) -> str:
+    """Without control characters: what a job carries must not steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _fitted(natural: Sequence[int], flexible: Sequence[bool], width: int) -> list[int]:
+    """Column widths that fit, taken from the widest of the flexible columns, one character at a time."""
+    widths = list(natural)
+    while sum(widths) > width:
+        shrinkable = [n for n, flexes in enumerate(flexible) if flexes and widths[n] > NARROWEST]
+        if not shrinkable:
+            break
+        widths[max(shrinkable, key=lambda n: widths[n])] -= 1
+    return widths
+
+
+def _jsonable(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _jsonable(getattr(value, field.name)) for field in fields(value)}
+    match value:
+        case dict():
+            return {str(key): _jsonable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_jsonable(each) for each in value]
+        case datetime():
+            return "infinity" if value == NEVER else value.isoformat()
+        case timedelta():
+            return duration.text(value)
+        case UUID():
+            return str(value)
+        case _:
+            return value

@@ -1,0 +1,85 @@
+"""How texts on the command line become values. What cannot be read is wrong usage."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from awa_py import duration
+from awa_py.errors import AwaError
+from awa_py.job import check_queue
+
+T = TypeVar("T")
+
+DEFAULT = "default"
+LARGEST_ID = 2**63 - 1
+
+
+def example(line: str) -> str:
+    """The last line of a command's help."""
+    return f"Example: [bold]{line}[/bold]"
+
+
+def told_as_usage(read: Callable[[str], T]) -> Callable[[str], T]:
+    """The same, with awa's own errors as wrong usage."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text)
+        except AwaError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parse
+
+
+parse_duration = told_as_usage(duration.parse)
+parse_queue = told_as_usage(check_queue)
+
+
+def parse_moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f'"{text}" is not a time: write 2026-01-31T09:00+01:00') from None
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f'"{text}" has no offset: write {text}+00:00 for UTC, or your own')
+    return moment
+
+
+def parse_setting(text: str) -> timedelta | str:
+    """A duration, or `default`."""
+    return DEFAULT if text == DEFAULT else parse_duration(text)
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """A JSON object; `-` reads it from standard input."""
+    try:
+        value = json.loads(sys.stdin.read() if text == "-" else text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"this is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"a JSON object is wanted, such as '{{\"to\": \"me\"}}', not {_json_type(value)}")
+    return value
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _json_type(value: object) -> str:
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, help="The job's id.")]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, max=LARGEST_ID, help="The jobs' ids.")]
+QueueName = Annotated[str, typer.Argument(metavar="NAME", parser=parse_queue, help="The queue's name.")]
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+AppArgument = Annotated[
+    str, typer.Argument(metavar="APP", envvar="AWA_APP", help="The app, as module:attribute.", show_default=False)
+]

@@ -1,0 +1,53 @@
+"""The app of the chaos tests. What its handlers do, they write down in the file that AWA_TEST_LOG names."""
+
+import asyncio
+import os
+import time
+
+import awa_py as awa
+
+app = awa.App()
+
+
+def note(word: str, ctx: awa.Context) -> None:
+    line = f"{word} {ctx.job.id} {ctx.attempt} {os.getpid()}\n"
+    with open(os.environ["AWA_TEST_LOG"], "a", encoding="utf-8") as log:  # one short line: appended whole
+        log.write(line)
+
+
+@app.job
+async def quick(ctx: awa.Context) -> None:
+    note("done", ctx)
+
+
+@app.job
+async def nap(ctx: awa.Context, seconds: float) -> None:
+    note("start", ctx)
+    await asyncio.sleep(seconds)
+    note("done", ctx)
+
+
+@app.job
+async def sleep_once(ctx: awa.Context) -> None:
+    """Takes for ever at the first attempt, and no time at the second."""
+    note("start", ctx)
+    if ctx.attempt == 1:
+        await asyncio.sleep(3600)
+    note("done", ctx)
+
+
+@app.job(max_attempts=3)
+async def poison(ctx: awa.Context) -> None:
+    note("start", ctx)
+    os._exit(1)
+
+
+@app.job
+def stubborn(ctx: awa.Context, seconds: float) -> dict[str, int]:
+    """Blocks its thread, whatever it is told."""
+    note("start", ctx)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(0.05)
+    note("done", ctx)
+    return {"attempt": ctx.attempt}

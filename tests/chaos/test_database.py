@@ -1,0 +1,81 @@
+"""PostgreSQL goes away under load and comes back. Nothing is lost, and nobody has to do anything."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import awa_py as awa
+from awa_py import migrate
+from awa_py.db import LOST, REFUSED, Database, Schema
+from awa_py.embedded import EmbeddedPostgres, ShutdownMode
+from tests.chaos import jobs
+from tests.processes import FAST, processes
+
+pytestmark = pytest.mark.chaos
+
+BATCH = 50
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedPostgres]:
+    """A server of its own, with fsync on: it will be killed."""
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+async def enqueue_for_ever(app: awa.App, stop: asyncio.Event) -> list[int]:
+    """The ids of all jobs whose enqueue was acknowledged."""
+    acknowledged: list[int] = []
+    while not stop.is_set():
+        try:
+            acknowledged += [job.id for job in await app.enqueue_many([jobs.quick.new() for _ in range(BATCH)])]
+        except (*LOST, *REFUSED):
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(0.02)
+    return acknowledged
+
+
+@pytest.mark.parametrize(("mode", "down_s"), [("fast", 1), ("kill", 1), ("fast", 30)])
+async def test_everything_goes_on_after_postgresql_was_away(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ShutdownMode, down_s: int
+) -> None:
+    await migrate.migrate(Database(server.url, Schema()))
+    monkeypatch.setenv("AWA_DATABASE_URL", server.url)
+    patient = {**FAST, "AWA_HEARTBEAT_STALENESS": "60s", "AWA_HEARTBEAT_INTERVAL": "5s"}
+    with processes(tmp_path, server.url, patient) as awa_processes:
+        workers = [awa_processes.worker(), awa_processes.worker()]
+        async with jobs.app as app:
+            stop = asyncio.Event()
+            enqueueing = asyncio.create_task(enqueue_for_ever(app, stop))
+            nap = await jobs.nap.enqueue(seconds=5)
+            later = await jobs.quick.options(delay="3s").enqueue()
+            await asyncio.sleep(2)
+            for _ in range(1 if down_s > 5 else 3):
+                await asyncio.to_thread(server.stop_server, mode)
+                await asyncio.sleep(down_s)
+                await asyncio.to_thread(server.start_server)
+                await asyncio.sleep(2)
+            stop.set()
+            acknowledged = [*await enqueueing, nap.id, later.id]
+            for job_id in acknowledged[-BATCH:]:
+                await app.result(job_id, timeout="120s")
+            for job_id in acknowledged:
+                await app.result(job_id, timeout="120s")
+            unfinished = await app.pool.fetchval("SELECT count(*) FROM awa.jobs WHERE state <> 'completed'")
+        assert unfinished == 0
+        assert all(worker.running for worker in workers)
+        runs = Counter(line.split()[1] for line in (tmp_path / "runs.log").read_text().splitlines() if "done" in line)
+        assert set(map(str, acknowledged)) <= set(runs)  # at least once, every one that was acknowledged
+        assert await leaders(server.url) == 1
+
+
+async def leaders(url: str) -> int:
+    connection = await Database(url, Schema()).connect("test")
+    try:
+        found: int = await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        return found
+    finally:
+        await connection.close()

@@ -1,0 +1,493 @@
+"""A job comes into the queue: from Python, from SQL, one or many, unique or not, or it is refused."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from awa_py import App, ConfigError, InvalidArguments, InvalidJob, Job, NewJob, State, Unique
+from awa_py.db import Database
+from awa_py.store.finish import complete_jobs
+from awa_py.store.jobs import get_jobs
+from awa_py.store.session import Session
+from tests.support import OWNER, ago, another_session, claim, count, insert, look, put, states
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[App]:
+    app = App(database_url)
+
+    @app.job
+    async def work(number: int = 0, text: str = "") -> None: ...
+
+    async with app:
+        yield app
+
+
+def work(app: App, **options: Any) -> NewJob:
+    return app.new("work", {}, **options)
+
+
+class TestTransactions:
+    async def test_a_job_is_visible_with_the_commit(self, app: App, session: Session, database: Database) -> None:
+        async with another_session(database) as other:
+            async with session.connection.transaction():
+                job = await app.enqueue("work", connection=session.connection)
+                assert await states(other) == {}
+            assert (await look(other, job.id)).state is State.AVAILABLE
+
+    async def test_a_job_is_gone_with_the_rollback(self, app: App, session: Session) -> None:
+        transaction = session.connection.transaction()
+        await transaction.start()
+        await app.enqueue("work", connection=session.connection)
+        await transaction.rollback()
+        assert await states(session) == {}
+
+    async def test_a_rolled_back_job_frees_its_unique_key(self, app: App, session: Session) -> None:
+        transaction = session.connection.transaction()
+        await transaction.start()
+        await app.enqueue("work", unique=True, connection=session.connection)
+        await transaction.rollback()
+        assert (await app.enqueue("work", unique=True)).is_new
+
+    async def test_one_bad_job_of_many_leaves_none(self, app: App, session: Session) -> None:
+        good, bad = NewJob(kind="work"), NewJob(kind="work", parent_id=2**70)
+        with pytest.raises(InvalidJob, match="PostgreSQL refused the job"):
+            await app.enqueue_many([good, bad])
+        assert await states(session) == {}
+
+    async def test_a_connection_with_a_jsonb_codec_of_its_own_is_fine(self, app: App, session: Session) -> None:
+        await session.connection.set_type_codec(
+            "jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+        )
+        job = await app.enqueue(
+            "work", {"number": 1}, connection=session.connection, metadata={"a": [1]}, unique=Unique(key="k")
+        )
+        again = await app.enqueue("work", {"number": 1}, connection=session.connection, unique=Unique(key="k"))
+        assert (again.id, again.args, again.metadata) == (job.id, {"number": 1}, {"a": [1]})
+
+
+class TestOptions:
+    async def test_every_option_is_stored_as_given(self, app: App) -> None:
+        run_at = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+        deadline = run_at + timedelta(days=1)
+        job = await app.enqueue(
+            "work",
+            {"number": 7, "text": "ünï ✓ \\u0000 'quoted'"},
+            queue="mail",
+            priority=1,
+            run_at=run_at,
+            max_attempts=3,
+            timeout="90s",
+            deadline=deadline,
+            tags=["a", "b"],
+            metadata={"trace": {"id": 1}},
+            parent_id=99,
+            unique=Unique(key="own"),
+        )
+        stored = await app.get(job.id)
+        assert job == stored
+        assert (stored.queue, stored.priority, stored.run_at, stored.max_attempts) == ("mail", 1, run_at, 3)
+        assert (stored.timeout, stored.deadline_at) == (timedelta(seconds=90), deadline)
+        assert (stored.tags, stored.metadata, stored.parent_id) == (["a", "b"], {"trace": {"id": 1}}, 99)
+        assert (stored.unique_key, stored.state) == ("own", State.SCHEDULED)
+        assert stored.args == {"number": 7, "text": "ünï ✓ \\u0000 'quoted'"}
+
+    async def test_without_options_the_defaults_hold(self, app: App) -> None:
+        job = await app.enqueue("work")
+        assert (job.queue, job.priority, job.max_attempts, job.state) == ("default", 2, 25, State.AVAILABLE)
+        assert (job.attempt, job.lease, job.timeout, job.deadline_at, job.unique_key) == (0, 0, None, None, None)
+
+    async def test_a_delay_counts_from_the_databases_now(self, app: App, session: Session) -> None:
+        job = await app.enqueue("work", delay="10m")
+        assert job.state is State.SCHEDULED
+        assert job.run_at - job.created_at == timedelta(minutes=10)
+
+    async def test_a_run_at_in_the_past_is_available_at_once(self, app: App) -> None:
+        job = await app.enqueue("work", run_at=datetime(2001, 1, 1, tzinfo=UTC))
+        assert job.state is State.AVAILABLE
+
+    async def test_options_of_the_declaration_are_the_defaults(self, database_url: str) -> None:
+        app = App(database_url)
+
+        @app.job(queue="mail", max_attempts=5, timeout="30s", priority=3)
+        async def send(to: str) -> None: ...
+
+        async with app:
+            job = await send.options(priority=1).enqueue(to="a@example.com")
+        assert (job.queue, job.max_attempts, job.timeout, job.priority) == ("mail", 5, timedelta(seconds=30), 1)
+
+
+class TestFromSql:
+    async def test_a_kind_alone_is_enough(self, session: Session) -> None:
+        job_id = await session.connection.fetchval("SELECT awa.enqueue('work')")
+        job = await look(session, job_id)
+        assert (job.kind, job.args, job.queue, job.state) == ("work", {}, "default", State.AVAILABLE)
+
+    async def test_every_option_goes_by_name(self, session: Session) -> None:
+        job_id = await session.connection.fetchval(
+            """
+            SELECT awa.enqueue(kind => 'work', args => '{"a": null}', queue => 'mail', priority => 1,
+                               run_at => '2100-01-01 00:00+00', max_attempts => 3, timeout => '90 seconds',
+                               deadline => '2100-01-02 00:00+00', tags => '{a,b}', metadata => '{"m": 1}',
+                               parent_id => 9, unique_key => 'k', unique_for => '1 hour',
+                               unique_states => '{scheduled}')
+            """
+        )
+        job = await look(session, job_id)
+        assert (job.args, job.queue, job.priority, job.max_attempts) == ({"a": None}, "mail", 1, 3)
+        assert (job.run_at, job.deadline_at) == (datetime(2100, 1, 1, tzinfo=UTC), datetime(2100, 1, 2, tzinfo=UTC))
+        assert (job.timeout, job.tags, job.metadata) == (timedelta(seconds=90), ["a", "b"], {"m": 1})
+        assert (job.parent_id, job.unique_key, job.state) == (9, "k", State.SCHEDULED)
+        key = await session.connection.fetchrow("SELECT job_id, states, expires_at - now() AS left FROM awa.unique_keys")
+        assert key is not None
+        assert (key["job_id"], key["states"]) == (job_id, ["scheduled"])
+        assert timedelta(minutes=59) < key["left"] <= timedelta(hours=1)
+
+    async def test_a_delay_goes_by_name(self, session: Session) -> None:
+        job_id = await session.connection.fetchval("SELECT awa.enqueue('work', delay => '1 hour')")
+        job = await look(session, job_id)
+        assert job.run_at - job.created_at == timedelta(hours=1)
+
+    async def test_null_means_the_default(self, session: Session) -> None:
+        job_id = await session.connection.fetchval("SELECT awa.enqueue('work', NULL, queue => NULL, priority => NULL)")
+        job = await look(session, job_id)
+        assert (job.args, job.queue, job.priority) == ({}, "default", 2)
+
+    async def test_a_held_key_gives_the_holders_id(self, session: Session) -> None:
+        first = await session.connection.fetchval("SELECT awa.enqueue('work', unique_key => 'k')")
+        assert await session.connection.fetchval("SELECT awa.enqueue('other', unique_key => 'k')") == first
+
+    async def test_a_trigger_may_enqueue(self, session: Session) -> None:
+        await session.connection.execute(
+            """
+            CREATE TABLE users (name text);
+            CREATE FUNCTION greet() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN PERFORM awa.enqueue('work', jsonb_build_object('name', NEW.name)); RETURN NEW; END $$;
+            CREATE TRIGGER greet AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION greet();
+            INSERT INTO users VALUES ('Ann'), ('Bob');
+            """
+        )
+        rows = await claim(session, limit=5)
+        assert [json.loads(row["args"]) for row in rows] == [{"name": "Ann"}, {"name": "Bob"}]
+
+
+class TestMany:
+    async def test_a_hundred_thousand_in_a_call(self, app: App, session: Session) -> None:
+        jobs = await app.enqueue_many(app.new("work", {"number": n}) for n in range(100_000))
+        assert len(jobs) == 100_000
+        assert [job.args["number"] for job in jobs[:3]] == [0, 1, 2]
+        rows = await session.connection.fetch("SELECT id FROM awa.ready ORDER BY queue, priority, pos")
+        assert [row["id"] for row in rows] == [job.id for job in jobs]
+
+    async def test_answers_come_in_the_order_of_the_call(self, app: App) -> None:
+        wanted = [work(app, delay="1h"), work(app), work(app, priority=1), work(app, unique=Unique(key="k"))]
+        jobs = await app.enqueue_many(wanted)
+        assert [job.state for job in jobs] == [State.SCHEDULED, State.AVAILABLE, State.AVAILABLE, State.AVAILABLE]
+        assert [job.priority for job in jobs] == [2, 2, 1, 2]
+        assert [job.unique_key for job in jobs] == [None, None, None, "k"]
+
+    async def test_none_is_nothing(self, app: App) -> None:
+        assert await app.enqueue_many([]) == []
+
+    async def test_what_is_too_much_for_a_message_goes_in_several_and_still_all_or_none(
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("awa_py.client.STATEMENT_BYTES", 100)
+        jobs = [app.new("work", {"text": "x" * 60}) for _ in range(10)]
+        assert len(await app.enqueue_many(jobs)) == 10
+        with pytest.raises(InvalidJob):
+            await app.enqueue_many([*jobs, NewJob(kind="work", parent_id=2**70)])
+        assert await states(session) == {"available": 10}
+
+    async def test_the_same_key_twice_in_a_call_is_one_job(self, app: App) -> None:
+        first, other, second = await app.enqueue_many(
+            [work(app, unique=Unique(key="k")), work(app), work(app, unique=Unique(key="k"))]
+        )
+        assert (first.is_new, other.is_new, second.is_new) == (True, True, False)
+        assert second.id == first.id != other.id
+
+    async def test_the_same_keys_in_opposite_order_do_not_deadlock(self, app: App, session: Session) -> None:
+        keys = [f"key {n}" for n in range(200)]
+        for round_ in range(5):
+            forth = [work(app, unique=Unique(key=f"{round_} {key}")) for key in keys]
+            answers = await asyncio.gather(app.enqueue_many(forth), app.enqueue_many(forth[::-1]))
+            assert sum(job.is_new for jobs in answers for job in jobs) == len(keys)
+        assert await states(session) == {"available": 1000}
+
+
+class TestUnique:
+    async def test_held_gives_the_same_job_and_says_so(self, app: App) -> None:
+        first = await app.enqueue("work", {"number": 1}, unique=True, tags=["first"])
+        second = await app.enqueue("work", {"number": 1}, unique=True, tags=["second"])
+        assert (first.is_new, second.is_new, second.id, second.tags) == (True, False, first.id, ["first"])
+
+    async def test_by_all_arguments_whatever_their_order(self, app: App) -> None:
+        first = await app.enqueue("work", {"number": 1, "text": "a"}, unique=True)
+        same = await app.enqueue("work", {"text": "a", "number": 1}, unique=True)
+        other = await app.enqueue("work", {"number": 2, "text": "a"}, unique=True)
+        assert same.id == first.id != other.id
+
+    async def test_by_chosen_arguments(self, app: App) -> None:
+        first = await app.enqueue("work", {"number": 1, "text": "a"}, unique=Unique(by=["number"]))
+        same = await app.enqueue("work", {"number": 1, "text": "b"}, unique=Unique(by=["number"]))
+        other = await app.enqueue("work", {"number": 2, "text": "a"}, unique=Unique(by=["number"]))
+        assert same.id == first.id != other.id
+
+    async def test_kinds_do_not_share_keys_unless_the_key_is_given(self, app: App) -> None:
+        assert (await app.enqueue("work", unique=True)).is_new
+        assert (await app.enqueue("other", unique=True)).is_new
+        assert (await app.enqueue("work", unique=Unique(key="k"))).is_new
+        assert not (await app.enqueue("other", unique=Unique(key="k"))).is_new
+
+    async def test_free_again_once_completed(self, app: App, session: Session) -> None:
+        first = await app.enqueue("work", unique=True)
+        (row,) = await claim(session)
+        assert not (await app.enqueue("work", unique=True)).is_new
+        await complete_jobs(session, [row["id"]], [row["lease"]], [None], keep=True)
+        second = await app.enqueue("work", unique=True)
+        assert second.is_new
+        assert second.id != first.id
+
+    async def test_free_again_once_cancelled(self, app: App) -> None:
+        first = await app.enqueue("work", unique=True)
+        assert await app.cancel(first.id)
+        assert (await app.enqueue("work", unique=True)).is_new
+
+    async def test_free_again_once_deleted(self, app: App) -> None:
+        first = await app.enqueue("work", unique=True)
+        assert await app.delete(first.id)
+        assert (await app.enqueue("work", unique=True)).is_new
+
+    async def test_a_period_outlasts_completion(self, app: App, session: Session) -> None:
+        first = await app.enqueue("work", unique="1h")
+        (row,) = await claim(session)
+        await complete_jobs(session, [row["id"]], [row["lease"]], [None], keep=True)
+        again = await app.enqueue("work", unique="1h")
+        assert (again.id, again.is_new, again.state) == (first.id, False, State.COMPLETED)
+
+    async def test_a_period_ends(self, app: App, session: Session) -> None:
+        first = await app.enqueue("work", unique="1h")
+        await session.connection.execute("UPDATE awa.unique_keys SET expires_at = now()")
+        second = await app.enqueue("work", unique="1h")
+        assert second.is_new
+        assert second.id != first.id
+
+    async def test_only_in_chosen_states(self, app: App, session: Session) -> None:
+        waiting = Unique(states=["available"])
+        assert (await app.enqueue("work", unique=waiting)).is_new
+        assert not (await app.enqueue("work", unique=waiting)).is_new
+        await claim(session)
+        assert (await app.enqueue("work", unique=waiting)).is_new
+
+    async def test_fifty_at_once_are_one_job(self, app: App, session: Session) -> None:
+        jobs = await asyncio.gather(*(app.enqueue("work", unique=Unique(key="k")) for _ in range(50)))
+        assert len({job.id for job in jobs}) == 1
+        assert sum(job.is_new for job in jobs) == 1
+        assert await states(session) == {"available": 1}
+
+    async def test_the_second_waits_for_the_first_ones_transaction(
+        self, app: App, session: Session, database: Database
+    ) -> None:
+        transaction = session.connection.transaction()
+        await transaction.start()
+        first = await app.enqueue("work", unique=True, connection=session.connection)
+        second = asyncio.create_task(app.enqueue("work", unique=True))
+        done, _ = await asyncio.wait({second}, timeout=0.3)
+        assert not done
+        await transaction.commit()
+        assert (await second).id == first.id
+
+    async def test_the_sweep_never_takes_a_key_that_was_just_taken(self, app: App, database: Database) -> None:
+        filler = [NewJob(kind="work", unique=Unique(key=f"a{n:04}").resolve("work", {})) for n in range(900)]
+        await app.enqueue_many(filler)
+        stop = asyncio.Event()
+
+        async def sweep() -> None:
+            from awa_py.store.maintain import sweep_unique_keys
+
+            async with another_session(database) as other:
+                while not stop.is_set():
+                    await sweep_unique_keys(other, after="", limit=1000)
+
+        sweeping = asyncio.create_task(sweep())
+        try:
+            for _ in range(150):
+                first = await app.enqueue("work", unique=Unique(key="z"))
+                second = await app.enqueue("work", unique=Unique(key="z"))
+                assert (first.is_new, second.is_new) == (True, False)
+                await app.delete(first.id)
+        finally:
+            stop.set()
+            await sweeping
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("kind", "options", "says"),
+        [
+            ("", {}, "a kind's name cannot be empty"),
+            ("  ", {}, "a kind's name cannot be empty"),
+            ("x" * 201, {}, "a kind's name has at most 200 characters"),
+            ("a\x00b", {}, "a kind's name cannot hold control characters"),
+            ("work", {"queue": ""}, "a queue's name cannot be empty"),
+            ("work", {"queue": "gh,slack"}, 'queue "gh,slack": a queue\'s name cannot hold a comma'),
+            ("work", {"queue": "q" * 201}, "a queue's name has at most 200 characters"),
+            ("work", {"queue": "a\nb"}, "a queue's name cannot hold control characters"),
+            ("work", {"priority": 0}, "work: priority is 1 \\(first\\) to 4, not 0"),
+            ("work", {"priority": 5}, "work: priority is 1 \\(first\\) to 4, not 5"),
+            ("work", {"priority": "high"}, "work: priority is 1 \\(first\\) to 4, not 'high'"),
+            ("work", {"max_attempts": 0}, "work: max_attempts is 1 to 32767, not 0"),
+            ("work", {"max_attempts": 40_000}, "work: max_attempts is 1 to 32767, not 40000"),
+            ("work", {"max_attempts": "5"}, "work: max_attempts is 1 to 32767, not '5'"),
+            ("work", {"max_attempts": 2.5}, "work: max_attempts is 1 to 32767, not 2.5"),
+            ("work", {"timeout": 0}, "work: timeout must be longer than 0"),
+            ("work", {"run_at": datetime(2100, 1, 1)}, "work: run_at has no timezone"),
+            ("work", {"deadline": datetime(2100, 1, 1)}, "work: deadline has no timezone"),
+            ("work", {"run_at": "tomorrow"}, "work: run_at takes a datetime, not str"),
+            ("work", {"run_at": datetime(2100, 1, 1, tzinfo=UTC), "delay": "1s"}, "either run_at or delay"),
+            ("work", {"tags": "one"}, "work: tags is a list of texts, not one text"),
+            ("work", {"tags": [""]}, "work: '' is not a tag"),
+            ("work", {"tags": ["a\x00"]}, "is not a tag"),
+            ("work", {"tags": [1]}, "work: 1 is not a tag"),
+            ("work", {"metadata": {"x": math.nan}}, "work: metadata.x: NaN is not JSON"),
+            ("work", {"metadata": {"x": "\x00"}}, "cannot be stored in PostgreSQL"),
+            ("work", {"unique": Unique(key="a\x00")}, "a unique key has 1 to 1000 characters, and no NUL"),
+            ("work", {"unique": Unique(states=["asleep"])}, "'asleep' is not a state"),
+            ("work", {"unique": Unique(states=[])}, "at least one state"),
+        ],
+    )
+    async def test_what_cannot_be_is_refused_with_a_sentence(
+        self, app: App, session: Session, kind: str, options: dict[str, Any], says: str
+    ) -> None:
+        with pytest.raises(InvalidJob, match=says):
+            await app.enqueue(kind, **options)
+        assert await states(session) == {}
+
+    @pytest.mark.parametrize(
+        ("args", "says"),
+        [
+            ({"nubmer": 1}, 'work: unexpected argument "nubmer" \\(did you mean "number"\\?\\)'),
+            ({"number": "many"}, 'work: argument "number"'),
+            ({"number": 1.5}, 'work: argument "number"'),
+            ({"text": "a\x00b"}, 'work: argument "text": \\\\u0000 cannot be stored in PostgreSQL'),
+            ({"text": "\ud800"}, 'work: argument "text": the lone surrogate \\\\ud800 cannot be stored'),
+            ({"text": "x" * (1024 * 1024)}, "of arguments, the limit is 1 MiB"),
+        ],
+    )
+    async def test_arguments_that_do_not_fit_are_named(
+        self, app: App, session: Session, args: dict[str, Any], says: str
+    ) -> None:
+        with pytest.raises(InvalidJob, match=says):
+            await app.enqueue("work", args)
+        assert await states(session) == {}
+
+    async def test_nan_of_an_unknown_kind_is_refused(self, app: App) -> None:
+        with pytest.raises(InvalidJob, match='argument "x": NaN is not JSON'):
+            await app.enqueue("elsewhere", {"x": math.nan})
+
+    async def test_a_missing_argument_is_named(self, database_url: str) -> None:
+        app = App(database_url)
+
+        @app.job
+        async def send(to: str) -> None: ...
+
+        with pytest.raises(InvalidArguments, match='send: missing argument "to"'):
+            send.new()  # type: ignore[call-arg]
+
+    async def test_an_unknown_option_is_named(self, app: App) -> None:
+        with pytest.raises(ConfigError, match="work: there is no option 'prioritty'"):
+            await app.enqueue("work", prioritty=1)
+
+    async def test_a_mebibyte_of_arguments_is_just_right(self, app: App) -> None:
+        text = "x" * (1024 * 1024 - len('{"text":""}'))
+        job = await app.enqueue("work", {"text": text})
+        assert (await app.get(job.id)).args == {"text": text}
+
+    @pytest.mark.parametrize("unit", ["a'; DROP TABLE x--", "ünï ✓", '"quoted"', "back\\slash", "%s $1 {0}"])
+    async def test_odd_names_are_only_names(self, app: App, session: Session, unit: str) -> None:  # D6
+        job = await app.enqueue(unit, {}, queue=unit, tags=[unit], unique=Unique(key=unit))
+        (row,) = await claim(session, queue=unit, kinds=[unit])
+        assert (row["id"], row["kind"], row["queue"], row["tags"]) == (job.id, unit, unit, [unit])
+
+
+class TestTheDatabaseKeepsItsOwnRules:
+    @pytest.mark.parametrize(
+        ("table", "columns", "rule"),
+        [
+            ("ready", {"priority": 5}, "priority_is_1_to_4"),
+            ("ready", {"priority": 0}, "priority_is_1_to_4"),
+            ("ready", {"attempt": 25}, "an_attempt_is_left"),
+            ("ready", {"attempt": -1}, "attempt_is_counted"),
+            ("ready", {"max_attempts": 0}, "max_attempts_is_positive"),
+            ("ready", {"lease": -1}, "lease_is_counted"),
+            ("ready", {"kind": ""}, "kind_is_a_name"),
+            ("ready", {"queue": "a,b"}, "queue_is_a_name"),
+            ("ready", {"queue": ""}, "queue_is_a_name"),
+            ("ready", {"args": "[]"}, "args_is_an_object"),
+            ("ready", {"metadata": "1"}, "metadata_is_an_object"),
+            ("ready", {"errors": "{}"}, "errors_is_a_list"),
+            ("ready", {"timeout": timedelta(0)}, "timeout_is_positive"),
+            ("scheduled", {"state": "running"}, "state_is_not_due"),
+            ("scheduled", {"state": "retryable", "attempt": 25}, "an_attempt_is_left"),
+            ("running", {"worker_id": OWNER, "attempt": 0, "lease": 1}, "attempts_are_within_bounds"),
+            ("running", {"worker_id": OWNER, "attempt": 26, "lease": 1}, "attempts_are_within_bounds"),
+            ("running", {"worker_id": OWNER, "attempt": 1, "lease": 0}, "lease_is_held"),
+            ("running", {"worker_id": OWNER, "attempt": 1, "lease": 1, "heartbeat_at": None}, "heartbeat_at"),  # A18
+            ("running", {"worker_id": None, "attempt": 1, "lease": 1}, "worker_id"),
+            ("completed", {"worker_id": OWNER, "attempted_at": ago(1), "finalized_at": None}, "finalized_at"),
+            ("dead", {"state": "completed"}, "state_is_final"),
+            ("dead", {"state": "failed", "finalized_at": None}, "finalized_at"),
+        ],
+    )
+    async def test_a_wrong_row_is_refused(
+        self, session: Session, table: str, columns: dict[str, Any], rule: str
+    ) -> None:
+        with pytest.raises(asyncpg.IntegrityConstraintViolationError, match=rule):
+            await insert(session, table, **columns)
+
+    async def test_a_queue_is_checked_too(self, session: Session) -> None:
+        for columns, rule in [
+            ("(name) VALUES ('a,b')", "queue_is_a_name"),
+            ("(name, backoff_base) VALUES ('q', '0')", "backoff_base_is_positive"),
+            ("(name, completed_retention) VALUES ('q', '-1 s')", "completed_retention_is_not_negative"),
+            ("(name, paused_until) VALUES ('q', now())", "only_a_pause_has_an_end"),
+        ]:
+            with pytest.raises(asyncpg.CheckViolationError, match=rule):
+                await session.connection.execute(f"INSERT INTO awa.queues {columns}")
+
+    async def test_sql_cannot_enqueue_what_breaks_a_rule(self, session: Session) -> None:
+        for call, rule in [
+            ("'work', priority => 9", "priority_is_1_to_4"),
+            ("'', '{}'", "kind_is_a_name"),
+            ("'work', '[1]'", "args_is_an_object"),
+            ("'work', queue => 'a,b'", "queue_is_a_name"),
+        ]:
+            with pytest.raises(asyncpg.CheckViolationError, match=rule):
+                await session.connection.execute(f"SELECT awa.enqueue({call})")
+        with pytest.raises(asyncpg.NotNullViolationError, match="kind"):
+            await session.connection.execute("SELECT awa.enqueue(NULL)")
+
+
+async def test_get_shows_any_job_by_its_id(app: App, session: Session) -> None:
+    ids = await put(session, NewJob(kind="a"), NewJob(kind="b", delay=timedelta(hours=1)))
+    found = await get_jobs(session, [*ids, 10**9])
+    assert {job_id: job.state for job_id, job in found.items()} == {ids[0]: State.AVAILABLE, ids[1]: State.SCHEDULED}
+    assert all(isinstance(job, Job) for job in found.values())
+
+
+async def test_the_number_of_wake_ups_is_one_a_queue(app: App, session: Session, database: Database) -> None:
+    heard: list[str] = []
+    await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+    await app.enqueue_many([work(app, queue=queue) for queue in ("a", "b") for _ in range(50)])
+    await session.connection.execute("SELECT pg_notify('awa', 'end:')")
+    await asyncio.sleep(0)
+    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 100
+    assert sorted(heard) == ["end:", "ready:a", "ready:b"]

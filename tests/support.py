@@ -1,0 +1,195 @@
+"""What many tests need: rows put straight into a state, waiting for something to become true, a worker beside."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from awa_py import App, Job, NewJob, Settings
+from awa_py.db import Connection, Database, Record
+from awa_py.store import enqueue, jobs
+from awa_py.store.claim import PRIORITIES, claim_jobs
+from awa_py.store.session import Session
+from awa_py.worker.service import Worker
+
+T = TypeVar("T")
+PATIENCE_S = 30.0
+OWNER = UUID("00000000-0000-4000-8000-000000000001")
+
+
+def seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+# Short intervals, and a lease that a busy machine does not lose by accident.
+QUICK = Settings(
+    heartbeat_interval=seconds(0.5),
+    heartbeat_staleness=seconds(10),
+    heartbeat_rescue_interval=seconds(0.5),
+    deadline_rescue_interval=seconds(0.5),
+    promote_interval=seconds(0.5),
+    cron_eval_interval=seconds(0.5),
+    election_interval=seconds(0.2),
+    leader_check_interval=seconds(0.5),
+    leader_timeout=seconds(5),
+    shutdown_timeout=seconds(10),
+    poll_interval=seconds(0.2),
+)
+
+
+async def eventually(
+    predicate: Callable[[], T | Awaitable[T]], timeout_s: float = PATIENCE_S, every_s: float = 0.02
+) -> T:
+    """The predicate's answer, once it is true; an AssertionError where that takes too long."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while True:
+        answer = predicate()
+        value: Any = await answer if inspect.isawaitable(answer) else answer
+        if value:
+            return value  # type: ignore[no-any-return]
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"not true after {timeout_s} s; the last answer was {value!r}")
+        await asyncio.sleep(every_s)
+
+
+@dataclass(frozen=True)
+class FromNow:
+    """A moment by the database's clock."""
+
+    seconds: float
+
+
+def ago(seconds: float) -> FromNow:
+    return FromNow(-seconds)
+
+
+async def insert(session: Session, table: str, count: int = 1, **columns: Any) -> list[int]:
+    """Puts rows straight into one of the job tables; the ids, in order."""
+    columns.setdefault("kind", "work")
+    values: list[Any] = [count]
+    expressions = []
+    for value in columns.values():
+        values.append(timedelta(seconds=value.seconds) if isinstance(value, FromNow) else value)
+        expressions.append(f"now() + ${len(values)}::interval" if isinstance(value, FromNow) else f"${len(values)}")
+    rows = await session.connection.fetch(
+        session.schema.put_into(
+            f"INSERT INTO awa.{table} ({', '.join(columns)}) SELECT {', '.join(expressions)} "
+            "FROM generate_series(1, $1) RETURNING id"
+        ),
+        *values,
+    )
+    return sorted(row["id"] for row in rows)
+
+
+async def insert_running(session: Session, count: int = 1, *, silent_s: float = 0, **columns: Any) -> list[int]:
+    """Running jobs that nobody runs, whose last heartbeat is `silent_s` seconds old."""
+    given = {"worker_id": OWNER, "lease": 1, "attempt": 1, "attempted_at": ago(silent_s), "heartbeat_at": ago(silent_s)}
+    return await insert(session, "running", count, **given | columns)
+
+
+async def insert_completed(session: Session, count: int = 1, *, age_s: float, **columns: Any) -> list[int]:
+    given = {"worker_id": OWNER, "lease": 1, "attempt": 1, "attempted_at": ago(age_s), "finalized_at": ago(age_s)}
+    return await insert(session, "completed", count, **given | columns)
+
+
+async def insert_queue(session: Session, name: str = "default", **columns: Any) -> None:
+    """A queue's row, as an operator would have set it."""
+    columns = {"name": name, **columns}
+    values = [timedelta(seconds=v.seconds) if isinstance(v, FromNow) else v for v in columns.values()]
+    expressions = [
+        f"now() + ${n}::interval" if isinstance(v, FromNow) else f"${n}" for n, v in enumerate(columns.values(), 1)
+    ]
+    await session.connection.execute(
+        session.schema.put_into(
+            f"INSERT INTO awa.queues ({', '.join(columns)}) VALUES ({', '.join(expressions)}) ON CONFLICT (name) "
+            f"DO UPDATE SET ({', '.join(columns)}) = ROW ({', '.join(f'excluded.{name}' for name in columns)})"
+        ),
+        *values,
+    )
+
+
+async def put(session: Session, *new: NewJob) -> list[int]:
+    """Enqueues; the ids."""
+    return [answer.id for answer in await enqueue.enqueue_jobs(session, new)]
+
+
+async def put_one(session: Session, kind: str = "work", **options: Any) -> int:
+    (job_id,) = await put(session, NewJob(kind=kind, **options))
+    return job_id
+
+
+async def claim(
+    session: Session,
+    *,
+    queue: str = "default",
+    limit: int = 1,
+    kinds: Sequence[str] = ("work",),
+    worker_id: UUID = OWNER,
+    above: int = 0,
+) -> list[Record]:
+    return await claim_jobs(
+        session, queue=queue, above=[above] * len(PRIORITIES), limit=limit, kinds=kinds, worker_id=worker_id
+    )
+
+
+async def look(session: Session, job_id: int) -> Job:
+    """The job as it is now."""
+    return (await jobs.get_jobs(session, [job_id]))[job_id]
+
+
+async def states(session: Session) -> dict[str, int]:
+    """How many jobs are in each state."""
+    rows = await session.connection.fetch(
+        session.schema.put_into("SELECT state, count(*) AS jobs FROM awa.jobs GROUP BY state")
+    )
+    return {row["state"]: row["jobs"] for row in rows}
+
+
+async def count(connection: Connection, query: str, *values: object) -> int:
+    return int(await connection.fetchval(query, *values))
+
+
+@asynccontextmanager
+async def another_session(database: Database, role: str = "test", **settings: str) -> AsyncIterator[Session]:
+    """One more connection."""
+    connection = await database.connect(role, settings)
+    try:
+        yield Session(connection, database.schema)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def working(app: App, queues: Any = ("default",), *, maintenance: bool = False, **options: Any) -> AsyncIterator[
+    Worker
+]:
+    """A worker beside the test; it listens, and is stopped at the end."""
+    worker = app.worker(queues, maintenance=maintenance, **options)
+    running = asyncio.create_task(worker.run())
+    try:
+        await eventually(lambda: worker.listening or running.done())
+        yield worker
+    finally:
+        worker.stop()
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+
+@asynccontextmanager
+async def beside(work: Awaitable[Any]) -> AsyncIterator["asyncio.Future[Any]"]:
+    """Something that goes on beside the test until it ends."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def new_owner() -> UUID:
+    return uuid4()
