@@ -20,6 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound="JobType[..., Any]")
 
+
 class JobType(Generic[P, R]):
     """A declared job: call it to run it here and now, `enqueue` it to have a worker run it."""
 
@@ -121,9 +122,7 @@ class App(Client):
                 raise ConfigError("@app.cron goes above @app.job, on the job that it enqueues")
             new = job.new()  # a job that needs arguments cannot run from a schedule
             self.registry.add_schedule(
-                CronDefinition.of(
-                    new, name=name or job.kind, expression=expression, timezone=timezone, misfire=misfire
-                )
+                CronDefinition.of(new, name=name or job.kind, expression=expression, timezone=timezone, misfire=misfire)
             )
             return job
 

@@ -47,7 +47,7 @@ class Unique:
             states = tuple(_state(kind, state) for state in self.states)
         else:
             states = UNFINISHED if period is None else (*UNFINISHED, State.COMPLETED)
-        return UniqueKey(key=self.key or self._digest(kind, args), period=period, states=states)
+        return UniqueKey(key=self._digest(kind, args) if self.key is None else self.key, period=period, states=states)
 
     def _digest(self, kind: str, args: Mapping[str, Any]) -> str:
         chosen = args if self.by is None else {name: args.get(name) for name in self.by}

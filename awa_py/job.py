@@ -12,6 +12,9 @@ from awa_py.errors import InvalidJob
 
 MAX_NAME_CHARACTERS = 200
 MAX_ATTEMPTS = 32767
+# PostgreSQL's calendar goes on after the year 9999, Python's does not: a later time could be written, but never read.
+LAST_YEAR = 9000
+LONGEST = timedelta(days=365_000)
 
 
 class State(StrEnum):
@@ -105,15 +108,20 @@ class NewJob:
     def __post_init__(self) -> None:
         check_kind(self.kind)
         check_queue(self.queue)
-        if isinstance(self.priority, bool) or self.priority not in (1, 2, 3, 4):
+        if type(self.priority) is not int or not 1 <= self.priority <= 4:
             raise InvalidJob(f"{self.kind}: priority is 1 (first) to 4, not {self.priority!r}")
-        if not 1 <= self.max_attempts <= MAX_ATTEMPTS:
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
             raise InvalidJob(f"{self.kind}: max_attempts is 1 to {MAX_ATTEMPTS}, not {self.max_attempts!r}")
         if self.run_at is not None and self.delay is not None:
             raise InvalidJob(f"{self.kind}: give either run_at or delay, not both")
         for name, moment in (("run_at", self.run_at), ("deadline", self.deadline)):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidJob(f"{self.kind}: {name} has no timezone: use datetime.now(timezone.utc) or the like")
+            if moment is not None and moment.year >= LAST_YEAR:
+                raise InvalidJob(f"{self.kind}: {name} is too far away: it lies before the year {LAST_YEAR}")
+        for name, length in (("delay", self.delay), ("timeout", self.timeout)):
+            if length is not None and length > LONGEST:
+                raise InvalidJob(f"{self.kind}: {name} is too long: it is at most {LONGEST.days} days")
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise InvalidJob(f"{self.kind}: timeout must be longer than 0")
         for tag in self.tags:
@@ -158,6 +166,11 @@ def check_kind(kind: str) -> str:
 def check_queue(queue: str) -> str:
     """`queue`, where it can be the name of a queue."""
     return _check_name(queue, "queue", forbidden=",")
+
+
+def check_schedule_name(name: str) -> str:
+    """`name`, where it can be the name of a schedule."""
+    return _check_name(name, "schedule", forbidden="")
 
 
 def _check_name(name: object, role: str, *, forbidden: str) -> str:

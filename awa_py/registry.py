@@ -9,7 +9,7 @@ from typing import Any
 from awa_py.arguments import Signature
 from awa_py.context import Context
 from awa_py.errors import ConfigError
-from awa_py.job import NewJob, check_kind
+from awa_py.job import NewJob, check_kind, check_schedule_name
 from awa_py.schedule import Schedule
 
 MISFIRES = ("one", "skip", "all")
@@ -53,7 +53,7 @@ class CronDefinition:
         wanted: dict[str, Any] = json.loads(job.to_json())
         kind, args = wanted.pop("kind"), wanted.pop("args")
         return cls(
-            name=name,
+            name=check_schedule_name(name),
             expression=expression,
             timezone=timezone,
             kind=kind,

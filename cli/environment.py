@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar
 
 import typer
+from rich.markup import escape
 
 from awa_py import migrate
 from awa_py.app import App
@@ -27,6 +28,7 @@ from .logs import LogFormat, LogLevel
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Client)
+F = TypeVar("F", bound=Callable[..., Any])
 
 PANEL = "Connection and logging"
 
@@ -37,7 +39,7 @@ def _common(
         typer.Option(
             metavar="URL",
             envvar=["AWA_DATABASE_URL", "DATABASE_URL"],
-            help="Where the jobs are: postgresql://user:password@host/database.",
+            help="postgresql://user:password@host/db",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -47,9 +49,7 @@ def _common(
     ] = None,
     embedded: Annotated[
         bool,
-        typer.Option(
-            "--embedded", envvar="AWA_EMBEDDED", help="Use a PostgreSQL of awa's own.", rich_help_panel=PANEL
-        ),
+        typer.Option("--embedded", envvar="AWA_EMBEDDED", help="Use a PostgreSQL of awa's own.", rich_help_panel=PANEL),
     ] = False,
     embedded_dir: Annotated[
         Path | None,
@@ -58,10 +58,14 @@ def _common(
         ),
     ] = None,
     log_format: Annotated[
-        LogFormat | None, typer.Option(envvar="AWA_LOG_FORMAT", help="How to log.", rich_help_panel=PANEL)
+        LogFormat | None,
+        typer.Option(metavar="FORMAT", envvar="AWA_LOG_FORMAT", help="text or json.", rich_help_panel=PANEL),
     ] = None,
     log_level: Annotated[
-        LogLevel | None, typer.Option(envvar="AWA_LOG_LEVEL", help="How much to log.", rich_help_panel=PANEL)
+        LogLevel | None,
+        typer.Option(
+            metavar="LEVEL", envvar="AWA_LOG_LEVEL", help="debug, info, warning or error.", rich_help_panel=PANEL
+        ),
     ] = None,
 ) -> None:
     """Only its signature is used: the options of every command."""
@@ -115,14 +119,14 @@ class Environment:
         """Points the app to its database: an option's, else the app's own, else the environment's."""
         own = app.database.url
         schema = self.schema if "schema" in self._given else app.database.schema
-        url = own if own and not self._is_named_by_option else await self._find_url()
+        url = own if own and not self.names_database else self.find_url()
         app.connect_to(Database(url, schema))
         await self._prepare(app.database)
         return app
 
     async def database(self) -> Database:
         """The database, with its schema in place where it is our own."""
-        database = Database(await self._find_url(), self.schema)
+        database = Database(self.find_url(), self.schema)
         await self._prepare(database)
         return database
 
@@ -144,7 +148,8 @@ class Environment:
             yield client
 
     @property
-    def _is_named_by_option(self) -> bool:
+    def names_database(self) -> bool:
+        """Whether an option says which database."""
         return any(self._given.get(name) for name in ("database_url", "embedded", "embedded_dir"))
 
     @property
@@ -153,7 +158,8 @@ class Environment:
             return False
         return bool(self._found.get("embedded") or self._found.get("embedded_dir"))
 
-    async def _find_url(self) -> str:
+    def find_url(self) -> str:
+        """The database's URL: an option's, else the environment's; an embedded server is started for it."""
         if self._url is None:
             self._url = self._start_embedded() if self._is_embedded else database_url()
         return database_url(self._url)
@@ -183,12 +189,18 @@ async def checked(client: C) -> AsyncIterator[C]:
         yield client
 
 
-def command(log_level: LogLevel = LogLevel.WARNING) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Gives a function the common options and, as its first argument, the Environment that they make."""
+def command(
+    group: typer.Typer,
+    example: str,
+    *,
+    name: str | None = None,
+    panel: str | None = None,
+    log_level: LogLevel = LogLevel.WARNING,
+) -> Callable[[F], F]:
+    """Makes a function a command: it gets the common options, and the Environment that they make as its first
+    argument; its help ends with the example."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., None]:
-        _, *own = inspect.signature(function, eval_str=True).parameters.values()
-
+    def decorate(function: F) -> F:
         @wraps(function)
         def run(ctx: typer.Context, **values: Any) -> None:
             found = {name: values.pop(name) for name in COMMON}
@@ -200,22 +212,22 @@ def command(log_level: LogLevel = LogLevel.WARNING) -> Callable[[Callable[..., A
                 if inspect.iscoroutine(result):
                     environment.run(result)
 
-        _wear(run, [CONTEXT, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *COMMON.values()])
-        return run
+        _add_options(run, function)
+        group.command(name, epilog=f"Example: [bold]{escape(example)}[/bold]", rich_help_panel=panel)(run)
+        return function
 
     return decorate
 
 
 def front(function: Callable[..., None]) -> Callable[..., None]:
     """Gives the root of all commands the common options too: `awa --schema x job list`."""
-    _, *own = inspect.signature(function, eval_str=True).parameters.values()
 
     @wraps(function)
     def run(ctx: typer.Context, **values: Any) -> None:
         ctx.obj = given_options(ctx, {name: values.pop(name) for name in COMMON})
         function(ctx, **values)
 
-    _wear(run, [CONTEXT, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *COMMON.values()])
+    _add_options(run, function)
     return run
 
 
@@ -238,9 +250,12 @@ def forget_blank_variables() -> None:
             del os.environ[name]
 
 
-def _wear(function: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
+def _add_options(run: Callable[..., None], function: Callable[..., Any]) -> None:
+    """Shows typer the function's own parameters, but for the first, and the common ones."""
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    parameters = [CONTEXT, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own), *COMMON.values()]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
 
 
 def _data_home() -> Path:

@@ -1,21 +1,22 @@
 """The `awa` command: its table of commands."""
 
+import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
-from . import cluster, cron, enqueue, job, maintenance, migrate, queue, worker
+from . import cluster, cron, demo, enqueue, job, maintenance, migrate, queue, worker
 from .environment import command, forget_blank_variables, front
 from .logs import LogLevel
 from .output import say
-from .parsing import example
 
-HELP = "A job queue for Python that needs nothing but PostgreSQL."
+RUN = "Run"
+LOOK = "Look and change"
 
 app = typer.Typer(
     name="awa",
-    help=HELP,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,  # they hold the database's password
@@ -29,7 +30,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=example("awa worker tasks:app -q default"))
+@app.callback(epilog="Example: [bold]awa worker tasks:app -q default[/bold]")
 @front
 def root(
     ctx: typer.Context,
@@ -40,20 +41,22 @@ def root(
     """A job queue for Python that needs nothing but PostgreSQL."""
 
 
-app.command(epilog=example("awa migrate --status"))(command(LogLevel.WARNING)(migrate.migrate))
-app.command(epilog=example("awa worker tasks:app -q email=10 -q default"))(command(LogLevel.INFO)(worker.worker))
-app.command(epilog=example("awa maintenance tasks:app --once rescue"))(command(LogLevel.INFO)(maintenance.maintenance))
-app.command(epilog=example("""awa enqueue send_email '{"to": "me@example.com"}' -q email --delay 10m"""))(
-    command()(enqueue.enqueue)
-)
-app.add_typer(job.app, name="job")
-app.add_typer(queue.app, name="queue")
-app.add_typer(cron.app, name="cron")
-app.command(epilog=example("awa workers"))(command()(cluster.workers))
-app.command(epilog=example("awa leader --json"))(command()(cluster.leader))
-app.command(epilog=example("awa stats --watch"))(command()(cluster.stats))
+command(app, "awa demo --seconds 20", panel=RUN)(demo.demo)
+command(app, "awa migrate --status", panel=RUN)(migrate.migrate)
+command(app, "awa worker tasks:app -q email=10 -q default", panel=RUN, log_level=LogLevel.INFO)(worker.worker)
+command(app, "awa maintenance --once rescue", panel=RUN, log_level=LogLevel.INFO)(maintenance.maintenance)
+command(app, """awa enqueue send_email '{"to": "me@example.com"}' --delay 10m""", panel=RUN)(enqueue.enqueue)
+app.add_typer(job.app, name="job", rich_help_panel=LOOK)
+app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
+app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
+command(app, "awa workers", panel=LOOK)(cluster.workers)
+command(app, "awa leader --json", panel=LOOK)(cluster.leader)
+command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
 
 
 def main() -> None:
     forget_blank_variables()
-    app()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a job carries may be in no terminal's alphabet
+    app(prog_name="awa")

@@ -20,6 +20,7 @@ from awa_py.wording import relative
 
 Cell = str | int | Text | None
 Row = Mapping[str, Cell]
+Fields = Mapping[str, Cell | list[str]]
 
 PIPE_COLUMNS = 4096  # whoever reads through a pipe wants everything
 GAP = 2
@@ -48,17 +49,24 @@ def say(sentence: str) -> None:
     console().print(Text(_printable(sentence)), soft_wrap=True)
 
 
+def show(picture: RenderableType) -> None:
+    """Prints it, without the blanks that fill lines up."""
+    out = console()
+    with out.capture() as captured:
+        out.print(picture)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
 def print_json(value: Any, *, compact: bool = False) -> None:
     """Dataclasses become objects; times are ISO 8601, durations as awa writes them."""
     text = json.dumps(_jsonable(value), indent=None if compact else 2, ensure_ascii=False)
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stdout.write(text + "\n")
 
 
 def print_table(rows: Sequence[Row], *, empty: str) -> None:
     """Aligned columns, headed by the keys of the first row; numbers to the right. `empty` is said of no rows."""
     if rows:
-        out = console()
-        out.print(table(rows, out.width))
+        show(table(rows, console().width))
     else:
         say(empty)
 
@@ -66,15 +74,13 @@ def print_table(rows: Sequence[Row], *, empty: str) -> None:
 def table(rows: Sequence[Row], width: int) -> Table:
     """The rows on lines of their own, however narrow the terminal: texts that do not fit are cut."""
     headers = list(rows[0])
-    cells = [[_text(row[header]) for header in headers] for row in rows]
+    cells = [[_on_one_line(row[header]) for header in headers] for row in rows]
     flexible = [all(isinstance(row[header], str | None) for row in rows) for header in headers]
     numeric = [all(isinstance(row[header], int | None) for row in rows) for header in headers]
     natural = [max(len(header), *(line[n].cell_len for line in cells)) for n, header in enumerate(headers)]
     widths = _fitted(natural, flexible, width - GAP * (len(headers) - 1))
     columns = [
-        Column(
-            header, width=widths[n], no_wrap=True, overflow="ellipsis", justify="right" if numeric[n] else "left"
-        )
+        Column(header, width=widths[n], no_wrap=True, overflow="ellipsis", justify="right" if numeric[n] else "left")
         for n, header in enumerate(headers)
     ]
     grid = Table(*columns, box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
@@ -83,20 +89,16 @@ def table(rows: Sequence[Row], width: int) -> Table:
     return grid
 
 
-def print_fields(values: Mapping[str, Cell | Sequence[Cell]]) -> None:
+def print_fields(values: Fields) -> None:
     """Names on the left, values on the right; a list has a line each, an empty value is left out."""
-    console().print(field_grid(values))
-
-
-def field_grid(values: Mapping[str, Cell | Sequence[Cell]]) -> Table:
     grid = Table.grid(padding=(0, GAP, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in values.items():
-        lines = list(value) if isinstance(value, list | tuple) else [value]
+        lines: Sequence[Cell] = value if isinstance(value, list) else [value]
         for n, line in enumerate(line for line in lines if line not in (None, "")):
             grid.add_row("" if n else name, _text(line))
-    return grid
+    show(grid)
 
 
 def group(*parts: RenderableType) -> Group:
@@ -138,6 +140,10 @@ def _text(value: Cell) -> Text:
     if isinstance(value, Text):
         return value
     return Text("" if value is None else _printable(str(value)))
+
+
+def _on_one_line(value: Cell) -> Text:
+    return _text(" ".join(value.split()) if isinstance(value, str) else value)
 
 
 def _printable(text: str) -> str:

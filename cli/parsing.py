@@ -10,17 +10,12 @@ import typer
 
 from awa_py import duration
 from awa_py.errors import AwaError
-from awa_py.job import check_queue
+from awa_py.job import LONGEST, check_queue
 
 T = TypeVar("T")
 
 DEFAULT = "default"
 LARGEST_ID = 2**63 - 1
-
-
-def example(line: str) -> str:
-    """The last line of a command's help."""
-    return f"Example: [bold]{line}[/bold]"
 
 
 def told_as_usage(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -35,8 +30,21 @@ def told_as_usage(read: Callable[[str], T]) -> Callable[[str], T]:
     return parse
 
 
-parse_duration = told_as_usage(duration.parse)
 parse_queue = told_as_usage(check_queue)
+
+
+@told_as_usage
+def parse_duration(text: str) -> timedelta:
+    length = duration.parse(text)
+    if length > LONGEST:
+        raise typer.BadParameter(f'"{text}" is too long: {LONGEST.days} days at the most')
+    return length
+
+
+def parse_id(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_ID:
+        raise typer.BadParameter(f'"{text}" is not a job\'s id: a number from 1 on')
+    return int(text)
 
 
 def parse_moment(text: str) -> datetime:
@@ -61,7 +69,7 @@ def parse_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"this is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise typer.BadParameter(f"a JSON object is wanted, such as '{{\"to\": \"me\"}}', not {_json_type(value)}")
+        raise typer.BadParameter(f'a JSON object is wanted, such as \'{{"to": "me"}}\', not {_json_type(value)}')
     return value
 
 
@@ -76,8 +84,8 @@ def _json_type(value: object) -> str:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-JobId = Annotated[int, typer.Argument(metavar="ID", min=1, max=LARGEST_ID, help="The job's id.")]
-JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, max=LARGEST_ID, help="The jobs' ids.")]
+JobId = Annotated[int, typer.Argument(metavar="ID", parser=parse_id, help="The job's id.")]
+JobIds = Annotated[list[int], typer.Argument(metavar="ID", parser=parse_id, help="The jobs' ids.")]
 QueueName = Annotated[str, typer.Argument(metavar="NAME", parser=parse_queue, help="The queue's name.")]
 ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 AppArgument = Annotated[

@@ -174,6 +174,7 @@ DECLARE
     part text;
     made int := 0;
 BEGIN
+    LOCK TABLE awa.completed IN SHARE UPDATE EXCLUSIVE MODE;  -- one at a time; nobody else is kept waiting
     FOR day IN SELECT (now() AT TIME ZONE 'UTC')::date + g FROM generate_series(0, days_ahead) AS g LOOP
         part := 'completed_' || to_char(day, 'YYYYMMDD');
         CONTINUE WHEN to_regclass(format('%I.%I', 'awa', part)) IS NOT NULL;
@@ -197,6 +198,7 @@ DECLARE
     part    name;
     dropped int := 0;
 BEGIN
+    LOCK TABLE awa.completed IN SHARE UPDATE EXCLUSIVE MODE;
     FOR part IN
         SELECT child.relname
         FROM pg_inherits

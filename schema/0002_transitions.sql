@@ -131,8 +131,11 @@ BEGIN
                    WHEN ended.delay IS NOT NULL THEN ended.delay
                    ELSE greatest(
                        CASE WHEN q.backoff_enabled IS FALSE THEN interval '0'
-                            ELSE least(coalesce(q.backoff_base, '1 second') * 2 ^ least(ended.attempt - 1, 30),
-                                       coalesce(q.backoff_max, '1 hour')) END,
+                            -- In seconds: an interval times 2^30 may be more than an interval can hold.
+                            ELSE make_interval(secs => least(
+                                extract(epoch FROM coalesce(q.backoff_base, '1 second'))::float8
+                                * 2 ^ least(ended.attempt - 1, 30),
+                                extract(epoch FROM coalesce(q.backoff_max, '1 hour'))::float8)) END,
                        CASE WHEN crashed THEN interval '1 second' ELSE interval '0' END)
                END AS next_run
         FROM ended LEFT JOIN awa.queues q ON q.name = ended.queue

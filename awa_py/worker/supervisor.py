@@ -69,14 +69,15 @@ class Supervisor:
 
         For the main thread, since it takes SIGTERM, SIGINT and SIGCHLD for itself meanwhile.
         """
-        with self._hearing_signals(), _lifeline() as lifeline:
+        with self._hearing_signals(), lifeline() as read_end:
+            watch_supervisor()  # a supervisor may have one of its own
             try:
                 for child in self._children:
-                    self._start(child, lifeline)
+                    self._start(child, read_end)
                 while any(child.at_work for child in self._children):
                     self._take_signals()
                     self._reap()
-                    self._start_again(lifeline)
+                    self._start_again(read_end)
             finally:
                 self._stop(signal.SIGTERM)
                 self._wait()
@@ -94,8 +95,8 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, child: _Child, lifeline: int) -> None:
-        own = {LIFELINE_VARIABLE: str(lifeline), INDEX_VARIABLE: str(child.number - 1)}
+    def _start(self, child: _Child, read_end: int) -> None:
+        own = {LIFELINE_VARIABLE: str(read_end), INDEX_VARIABLE: str(child.number - 1)}
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
@@ -103,7 +104,7 @@ class Supervisor:
             self._command,
             env=self._env | own,
             stdin=subprocess.DEVNULL,
-            pass_fds=(lifeline,),
+            pass_fds=(read_end,),
             process_group=0,
         )
         logger.info("process %s started: pid %d", self._name(child), child.process.pid)
@@ -155,11 +156,11 @@ class Supervisor:
         child.start_again_at = time.monotonic() + pause_s
         logger.warning("process %s died: %s; it starts again in %.3g s", self._name(child), _wording(code), pause_s)
 
-    def _start_again(self, lifeline: int) -> None:
+    def _start_again(self, read_end: int) -> None:
         now = time.monotonic()
         for child in self._children:
             if child.start_again_at is not None and child.start_again_at <= now:
-                self._start(child, lifeline)
+                self._start(child, read_end)
 
     def _wait(self) -> None:
         """Only after an error of our own there is somebody to wait for."""
@@ -181,20 +182,20 @@ def watch_supervisor() -> None:
     number = os.environ.pop(LIFELINE_VARIABLE, None)  # not for the child's own children
     if number is None:
         return
-    lifeline = int(number)
-    os.set_inheritable(lifeline, False)
-    threading.Thread(target=_stop_at_end_of, args=(lifeline,), name="awa-lifeline", daemon=True).start()
+    read_end = int(number)
+    os.set_inheritable(read_end, False)
+    threading.Thread(target=_stop_at_end_of, args=(read_end,), name="awa-lifeline", daemon=True).start()
 
 
-def _stop_at_end_of(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nobody ever writes: it returns when nobody can
+def _stop_at_end_of(read_end: int) -> None:
+    os.read(read_end, 1)  # nobody ever writes: it returns when nobody can
     logger.warning("the supervisor is gone: stopping")
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
-def _lifeline() -> Iterator[int]:
-    """The read end of a pipe whose write end lives and dies with this process."""
+def lifeline() -> Iterator[int]:
+    """The read end of a pipe, for children to inherit; the write end lives and dies with this process."""
     read_end, write_end = os.pipe()
     try:
         yield read_end

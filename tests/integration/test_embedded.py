@@ -104,7 +104,7 @@ def start_user() -> Iterator[Callable[..., User]]:
 
 @pytest.fixture
 def public_directory() -> Iterator[Path]:
-    """A directory that every user of the system can enter, unlike pytest's own."""
+    """A directory that every user of the system can enter, unlike pytest's own, and with a short name."""
     directory = Path(tempfile.mkdtemp(prefix="awa-test-"))
     directory.chmod(0o755)
     yield directory
@@ -194,8 +194,8 @@ def test_data_and_url_outlive_the_server(tmp_path: Path) -> None:
         assert query(url, "SELECT answer FROM kept") == 42
 
 
-def test_only_the_password_lets_in(tmp_path: Path) -> None:
-    with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
+def test_only_the_password_lets_in() -> None:
+    with EmbeddedPostgres(settings=QUICK) as server:
         assert server.socket_url
         for url in (server.url, server.socket_url):
             head, _, tail = url.partition("@")
@@ -419,12 +419,12 @@ def test_a_directory_too_long_for_a_unix_socket(tmp_path: Path) -> None:
         assert is_up(server.url)
 
 
-def test_an_awkward_directory(tmp_path: Path) -> None:
-    with EmbeddedPostgres(tmp_path / 'b\'s "ž" %', settings=QUICK) as server:
+def test_an_awkward_directory(public_directory: Path) -> None:
+    with EmbeddedPostgres(public_directory / 'b\'s "ž" %', settings=QUICK) as server:
         assert is_up(server.url)
         assert server.socket_url is not None
         assert is_up(server.socket_url)
-    with EmbeddedPostgres(tmp_path / "a, b", settings=QUICK) as server:
+    with EmbeddedPostgres(public_directory / "a, b", settings=QUICK) as server:
         assert is_up(server.url)
         assert server.socket_url is None
 
@@ -542,8 +542,8 @@ def test_root_lends_the_server_to_an_unprivileged_user() -> None:
 
 
 @needs_root
-def test_root_may_use_a_directory_that_only_root_can_enter(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
+def test_root_may_use_a_directory_that_only_root_can_enter(public_directory: Path) -> None:
+    closed = public_directory / "closed"
     closed.mkdir(mode=0o700)
     with EmbeddedPostgres(closed / "data", settings=QUICK) as server:
         assert is_up(server.url)

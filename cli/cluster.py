@@ -1,0 +1,155 @@
+"""awa workers, awa leader, awa stats"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from awa_py.job import State
+from awa_py.store import election, jobs, queues
+from awa_py.store.election import Leader
+from awa_py.store.jobs import Counts
+from awa_py.store.queues import QueueRow, WorkerRow
+from awa_py.store.session import Session
+from awa_py.wording import count
+
+from .environment import Environment
+from .output import Row, ago, console, group, print_fields, print_json, print_table, say, show, stamp, state_text, table
+from .parsing import JsonOption
+from .queue import rows as queue_rows
+
+WINDOW = timedelta(minutes=1)
+REDRAW_S = 1.0
+NOBODY = "nobody leads: start `awa worker` or `awa maintenance`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The whole queue at one moment."""
+
+    now: datetime
+    jobs: Counts
+    queues: list[QueueRow]
+    workers: list[WorkerRow]
+    leader: Leader | None
+
+    @classmethod
+    async def of(cls, session: Session, *, staleness: timedelta) -> "Overview":
+        return cls(
+            now=await session.now(),
+            jobs=await jobs.count_jobs(session, window=WINDOW),
+            queues=await queues.list_queues(session, staleness=staleness),
+            workers=await queues.list_workers(session, staleness=staleness),
+            leader=await election.get_leader(session),
+        )
+
+
+async def workers(env: Environment, as_json: JsonOption = False) -> None:
+    """List the workers, and what they do."""
+    async with env.session() as session:
+        found = await queues.list_workers(session, staleness=env.settings.heartbeat_staleness)
+        now = await session.now()
+    if as_json:
+        print_json(found)
+    else:
+        print_table([_worker_row(worker, now) for worker in found], empty="no workers")
+
+
+async def leader(env: Environment, as_json: JsonOption = False) -> None:
+    """Show who leads."""
+    async with env.session() as session:
+        found = await election.get_leader(session)
+        now = await session.now()
+    if as_json:
+        print_json(found)
+    elif found is None:
+        say(NOBODY)
+    else:
+        print_fields(
+            {
+                "worker": str(found.worker_id),
+                "host": found.hostname,
+                "pid": found.pid,
+                "epoch": found.epoch,
+                "elected": stamp(found.elected_at, now),
+            }
+        )
+
+
+async def stats(
+    env: Environment,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second, until Ctrl-C.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the jobs by state and by queue."""
+    async with env.session() as session:
+        if watch:
+            await _watch(session, env.settings.heartbeat_staleness, as_json=as_json)
+            return
+        overview = await Overview.of(session, staleness=env.settings.heartbeat_staleness)
+    if as_json:
+        print_json(_numbers(overview))
+    else:
+        show(_picture(overview, console().width))
+
+
+async def _watch(session: Session, staleness: timedelta, *, as_json: bool) -> None:
+    """One picture in one place; or a line of JSON a second."""
+    out = console()
+    try:
+        with Live(console=out, auto_refresh=False, screen=False) as live:
+            while True:
+                overview = await Overview.of(session, staleness=staleness)
+                if as_json:
+                    print_json(_numbers(overview), compact=True)
+                else:
+                    live.update(_picture(overview, out.width), refresh=True)
+                await asyncio.sleep(REDRAW_S)
+    except asyncio.CancelledError:
+        raise typer.Exit from None  # Ctrl-C is how it ends
+
+
+def _numbers(overview: Overview) -> dict[str, Any]:
+    return {
+        "states": {state: overview.jobs.by_state.get(state, 0) for state in State},
+        "last_minute": {"completed": overview.jobs.completed, "failed_or_cancelled": overview.jobs.dead},
+        "queues": overview.queues,
+        "workers": sum(worker.alive for worker in overview.workers),
+        "leader": overview.leader,
+    }
+
+
+def _picture(overview: Overview, width: int) -> RenderableType:
+    alive = [worker for worker in overview.workers if worker.alive]
+    slots = sum(worker.concurrency for worker in alive)
+    led = overview.leader
+    lines = [
+        f"last minute: {overview.jobs.completed:,} completed, {overview.jobs.dead:,} failed or cancelled",
+        f"workers: {len(alive)}, with {count(slots, 'slot')}",
+        NOBODY if led is None else f"leader: {led.hostname}:{led.pid} since {ago(led.elected_at, overview.now)}",
+    ]
+    states: list[Row] = [{"state": state_text(state), "jobs": overview.jobs.by_state.get(state, 0)} for state in State]
+    parts: list[RenderableType] = [table(states, width)]
+    if overview.queues:
+        parts.append(table(queue_rows(overview.queues, overview.now), width))
+    return group(*parts, Text("\n".join(lines)))
+
+
+def _worker_row(worker: WorkerRow, now: datetime) -> Row:
+    return {
+        "worker": Text(str(worker.id)[:8]),
+        "host": f"{worker.hostname}:{worker.pid}",
+        "version": Text(worker.version),
+        "queues": ", ".join(worker.queues),
+        "kinds": len(worker.kinds),
+        "running": worker.running,
+        "slots": worker.concurrency,
+        "started": Text(ago(worker.started_at, now)),
+        "heartbeat": Text(ago(worker.heartbeat_at, now)),
+        "status": Text("alive", style="green") if worker.alive else Text("silent", style="red"),
+    }

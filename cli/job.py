@@ -1,0 +1,183 @@
+"""awa job …"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from awa_py import duration
+from awa_py.job import Job, State
+from awa_py.store import jobs as store
+from awa_py.wording import count
+
+from .environment import Environment, command
+from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, stamp, state_text
+from .parsing import JobId, JobIds, JsonOption, YesOption, parse_id
+
+app = typer.Typer(help="Look at jobs, cancel, retry, delete and explain them.", no_args_is_help=True)
+
+
+@command(app, "awa job list --state failed --queue email", name="list")
+async def list_jobs(
+    env: Environment,
+    state: Annotated[
+        list[State] | None,
+        typer.Option("--state", "-s", metavar="STATE", help=f"Only {', '.join(State)}; may be repeated."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Only of this kind.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="TAG", help="Only with this tag.")] = None,
+    before: Annotated[
+        int | None, typer.Option(metavar="ID", parser=parse_id, help="Only older ones than this job.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="How many at the most.")
+    ] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, the newest first."""
+    async with env.session() as session:
+        jobs = await store.list_jobs(
+            session, states=state or None, queue=queue, kind=kind, tag=tag, below=before, limit=limit
+        )
+        now = await session.now()
+    if as_json:
+        print_json([as_columns(job) for job in jobs])
+        return
+    print_table([_row(job, now) for job in jobs], empty="no jobs")
+
+
+@command(app, "awa job show 42")
+async def show(env: Environment, job_id: JobId, as_json: JsonOption = False) -> None:
+    """Show all there is to know about a job."""
+    async with env.client() as client:
+        job = await client.get(job_id)
+        async with client.pool.acquire() as connection:
+            now = await client.session(connection).now()
+    if as_json:
+        print_json(as_columns(job))
+    else:
+        print_fields(_fields(job, now))
+
+
+@command(app, "awa job explain 42")
+async def explain(env: Environment, job_id: JobId, as_json: JsonOption = False) -> None:
+    """Say why a job is not running."""
+    async with env.client() as client:
+        sentences = await client.explain(job_id)
+    if as_json:
+        print_json({"id": job_id, "reasons": sentences})
+        return
+    for sentence in sentences:
+        say(sentence)
+
+
+@command(app, "awa job cancel 42 43")
+async def cancel(env: Environment, job_ids: JobIds) -> None:
+    """Cancel jobs; running ones through their workers."""
+    async with env.client() as client:
+        answers = await client.cancel_many(job_ids)
+        async with client.pool.acquire() as connection:
+            left = await store.get_jobs(client.session(connection), job_ids)
+    words = {"cancelled": "cancelled", "requested": "its worker was told to stop it"}
+    _report(job_ids, {job_id: words[answer] for job_id, answer in answers.items()}, left)
+
+
+@command(app, "awa job retry 42 43")
+async def retry(env: Environment, job_ids: JobIds) -> None:
+    """Make jobs available at once: ended ones again, with all their attempts; waiting ones now."""
+    async with env.session() as session:
+        again = await store.retry_jobs(session, job_ids)
+        left = await store.get_jobs(session, job_ids)
+    _report(job_ids, dict.fromkeys(again, "available"), left)
+
+
+@command(app, "awa job delete 42 43 --yes")
+async def delete(env: Environment, job_ids: JobIds, yes: YesOption = False) -> None:
+    """Delete jobs for good; running ones have to be cancelled first."""
+    if not yes:
+        typer.confirm(f"Delete {count(len(set(job_ids)), 'job')} for good?", abort=True)
+    async with env.session() as session:
+        gone = await store.delete_jobs(session, job_ids)
+        left = await store.get_jobs(session, job_ids)
+    _report(job_ids, dict.fromkeys(gone, "deleted"), left)
+
+
+def as_columns(job: Job) -> dict[str, Any]:
+    """A job as the view `awa.jobs` has it."""
+    return {name: getattr(job, name) for name in Job.__slots__ if name != "is_new"}
+
+
+def _report(job_ids: Sequence[int], done: dict[int, str], left: dict[int, Job]) -> None:
+    """A line a job; exit code 1 where one could not be helped."""
+    for job_id in dict.fromkeys(job_ids):
+        if job_id in done:
+            say(f"job {job_id}: {done[job_id]}")
+        elif job_id in left:
+            typer.echo(f"awa: job {job_id} is {left[job_id].state}: nothing was done", err=True)
+        else:
+            typer.echo(f"awa: there is no job {job_id}", err=True)
+    if not done.keys() >= set(job_ids):
+        raise typer.Exit(1)
+
+
+def _row(job: Job, now: datetime) -> Row:
+    return {
+        "id": job.id,
+        "state": state_text(job.state),
+        "kind": job.kind,
+        "queue": job.queue,
+        "attempt": Text(f"{job.attempt}/{job.max_attempts}"),
+        "created": Text(ago(job.created_at, now)),
+        "when": Text(_when(job, now)),
+        "last error": _last_error(job),
+    }
+
+
+def _when(job: Job, now: datetime) -> str:
+    match job.state:
+        case State.RUNNING:
+            return f"began {ago(job.attempted_at, now)}"
+        case State.COMPLETED | State.FAILED | State.CANCELLED:
+            return f"ended {ago(job.finalized_at, now)}"
+        case _:
+            return f"due {ago(job.run_at, now)}"
+
+
+def _last_error(job: Job) -> str:
+    return str(job.errors[-1].get("error", "")).partition("\n")[0] if job.errors else ""
+
+
+def _fields(job: Job, now: datetime) -> Fields:
+    progress = job.progress or {}
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "state": state_text(job.state),
+        "queue": job.queue,
+        "priority": job.priority,
+        "attempt": f"{job.attempt} of {job.max_attempts}",
+        "rescues": job.rescues or None,
+        "args": compact_json(job.args),
+        "created": stamp(job.created_at, now),
+        "due": stamp(job.run_at, now),
+        "began": stamp(job.attempted_at, now),
+        "heartbeat": stamp(job.heartbeat_at, now),
+        "ended": stamp(job.finalized_at, now),
+        "timeout": None if job.timeout is None else duration.text(job.timeout),
+        "deadline": stamp(job.deadline_at, now),
+        "cancel asked": stamp(job.cancel_requested_at, now),
+        "worker": None if job.worker_id is None else str(job.worker_id),
+        "lease": job.lease,
+        "progress": f"{progress['fraction']:.0%} {progress.get('message', '')}" if "fraction" in progress else None,
+        "result": compact_json(job.result) if job.state is State.COMPLETED else None,
+        "tags": ", ".join(job.tags),
+        "metadata": compact_json(job.metadata) if job.metadata else None,
+        "unique key": job.unique_key,
+        "parent": job.parent_id,
+        "errors": [
+            f"{error.get('at', '')} attempt {error.get('attempt')}: {error.get('error')}" for error in job.errors
+        ],
+    }

@@ -1,0 +1,88 @@
+"""awa maintenance"""
+
+import asyncio
+import signal
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from awa_py.app import App
+from awa_py.config import Settings
+from awa_py.maintenance.task import Task, run_once
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.registry import CronDefinition
+from awa_py.wording import count
+
+from .environment import Environment, checked
+from .output import print_json, say
+from .parsing import JsonOption
+from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
+
+INTERNAL = "check"  # proves that the leader's session lives: nothing to do once
+
+
+def tasks(settings: Settings, schedules: tuple[CronDefinition, ...] = ()) -> dict[str, Task]:
+    """What can be done once, by its name."""
+    return {task.name: task for task in all_tasks(settings, schedules, Metrics()) if task.name != INTERNAL}
+
+
+TASKS = tuple(tasks(Settings()))
+
+
+def parse_task(text: str) -> str:
+    if text not in TASKS:
+        raise typer.BadParameter(f'there is no task "{text}"; there are {", ".join(TASKS)}')
+    return text
+
+
+def maintenance(
+    env: Environment,
+    spec: Annotated[
+        str | None,
+        typer.Argument(metavar="APP", envvar="AWA_APP", help="The app whose schedules to write: module:attribute."),
+    ] = None,
+    once: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_task,
+            metavar="TASK",
+            help=f"Do this task once, and end: {', '.join(TASKS)}.",
+            autocompletion=lambda incomplete: [name for name in TASKS if name.startswith(incomplete)],
+        ),
+    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    as_json: JsonOption = False,
+) -> None:
+    """Lead: promote, rescue, fire schedules, clean up.
+
+    Only one process leads at a time; the others wait for their turn. Workers do the same beside their jobs.
+    """
+    app = env.load(spec)
+    if once is None:
+        env.run(_stand(env, app, metrics_host, metrics_port), fast=True)
+        return
+    changed = env.run(_run_once(env, app, once))
+    if as_json:
+        print_json({"task": once, "changed": changed})
+    else:
+        say(f"{once}: {count(changed, 'row')} changed")
+
+
+async def _stand(env: Environment, app: App, host: str, port: int | None) -> None:
+    """Stands for election until a signal comes, and resigns."""
+    metrics = Metrics()
+    await env.connect(app)
+    candidate = app.candidate(metrics=metrics)
+    standing = asyncio.create_task(candidate.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, standing.cancel)
+    with serving(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
+        await standing
+
+
+async def _run_once(env: Environment, app: App, name: str) -> int:
+    async with checked(await env.connect(app)) as client, client.pool.acquire() as connection:
+        return await run_once(tasks(app.settings, app.registry.schedules)[name], client.session(connection))

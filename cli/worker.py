@@ -1,0 +1,140 @@
+"""awa worker"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from awa_py.app import App
+from awa_py.metrics import Metrics
+from awa_py.worker.service import DEFAULT_CONCURRENCY
+from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
+
+from .environment import Environment
+from .parsing import AppArgument, parse_duration, parse_queue
+from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
+
+QUEUES_VARIABLE = "AWA_QUEUES"
+
+
+def worker(
+    env: Environment,
+    spec: AppArgument,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME[=LIMIT]",
+            help=rf"A queue, and how many of its jobs may run at once; may be repeated. \[env var: {QUEUES_VARIABLE}]",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            "--concurrency", "-c", min=1, metavar="N", envvar="AWA_CONCURRENCY", help="How many jobs at once, in all."
+        ),
+    ] = DEFAULT_CONCURRENCY,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", "-p", min=1, metavar="N", envvar="AWA_PROCESSES", help="How many such workers to run."
+        ),
+    ] = 1,
+    maintenance: Annotated[
+        bool,
+        typer.Option(
+            "--maintenance/--no-maintenance",
+            envvar="AWA_MAINTENANCE",
+            help="Whether it may lead.",
+            rich_help_panel="Leadership",
+        ),
+    ] = True,
+    burst: Annotated[
+        bool, typer.Option("--burst", envvar="AWA_BURST", help="End when nothing is due any more.")
+    ] = False,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = LOOPBACK,
+    shutdown_timeout: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=parse_duration,
+            envvar="AWA_SHUTDOWN_TIMEOUT",
+            metavar="DURATION",
+            help="How long running jobs may go on after a signal to stop; 30s unless set.",
+        ),
+    ] = None,
+) -> None:
+    """Run jobs until told to stop.
+
+    One SIGTERM or Ctrl-C lets running jobs finish; a second one ends them at once.
+    """
+    queues = _limits(queue or os.environ.get(QUEUES_VARIABLE, "").split(","), concurrency)
+    index = os.environ.pop(INDEX_VARIABLE, None)  # not for the processes that jobs start
+    if processes > 1 and index is None:
+        again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
+        raise typer.Exit(Supervisor(again, processes).run())
+    app = env.load(spec)
+    if shutdown_timeout is not None:
+        app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
+    # Each process of several has a port of its own; 0 is any free one.
+    port = metrics_port + int(index or 0) if metrics_port else metrics_port
+    abandoned = env.run(_work(env, app, queues, concurrency, maintenance, burst, metrics_host, port), fast=True)
+    if abandoned:
+        _leave()
+
+
+async def _work(
+    env: Environment,
+    app: App,
+    queues: dict[str, int],
+    concurrency: int,
+    maintenance: bool,
+    burst: bool,
+    host: str,
+    port: int | None,
+) -> int:
+    """Works until told to stop. How many handlers were left behind in their threads."""
+    metrics = Metrics()
+    await env.connect(app)
+    worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+    watch_supervisor()
+    with serving(metrics, worker, host=host, port=port):
+        await worker.run(until_idle=burst)
+    return worker.abandoned
+
+
+def _leave() -> None:
+    """Ends the process at once: a thread that hangs would keep it for ever, and its job has been given back."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _limits(specs: Sequence[str], default: int) -> dict[str, int]:
+    """How many jobs each queue may run at once; blanks are dropped, and so are queues that were named before."""
+    limits: dict[str, int] = {}
+    for spec in filter(None, map(str.strip, specs)):
+        name, limit = _limit(spec, default)
+        limits.setdefault(name, limit)
+    if not limits:
+        raise typer.BadParameter(f"no queue: use -q NAME or {QUEUES_VARIABLE}")
+    return limits
+
+
+def _limit(spec: str, default: int) -> tuple[str, int]:
+    name, equals, text = spec.rpartition("=")
+    if not equals:
+        return parse_queue(spec), default
+    if not text.isdecimal() or not 1 <= int(text) <= default:
+        raise typer.BadParameter(f'queue "{spec}": its limit is a number from 1 to {default}, the concurrency')
+    return parse_queue(name), int(text)

@@ -1,0 +1,171 @@
+"""`awa demo` as people run it. Whatever ends it, nothing is left behind."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+PATIENCE_S = 60.0
+
+
+class Demo:
+    """A running demo, in a temporary directory of its own by which everything that belongs to it is known."""
+
+    def __init__(self, *arguments: str, temporary: Path) -> None:
+        self.temporary = temporary
+        self.output = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "awa_cli", "demo", *arguments],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait_for(self, words: str) -> None:
+        assert self.process.stdout is not None
+        while words not in self.output:
+            line = self.process.stdout.readline()
+            assert line, f"the demo ended without {words!r}:\n{self.output}"
+            self.output += line
+
+    def end(self) -> int:
+        assert self.process.stdout is not None
+        self.output += self.process.stdout.read()
+        return self.process.wait(PATIENCE_S)
+
+    def remains(self) -> list[str]:
+        """Processes and directories that belong to it, whoever runs or owns them."""
+        found = [str(path) for path in self.temporary.iterdir()]
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("TMPDIR") == str(self.temporary):
+                    found.append(f"{process.pid}: {' '.join(process.cmdline())}")
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="demo-") as directory:
+        yield Path(directory).resolve()
+
+
+@pytest.fixture
+def demos(temporary: Path) -> Iterator[list[Demo]]:
+    started: list[Demo] = []
+    yield started
+    for demo in started:
+        demo.process.kill()
+        demo.process.communicate()
+        assert eventually_nothing_of(demo) == []
+
+
+def eventually_nothing_of(demo: Demo) -> list[str]:
+    deadline = time.monotonic() + PATIENCE_S
+    while (remains := demo.remains()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return remains
+
+
+@pytest.fixture
+def demo(demos: list[Demo], temporary: Path) -> Demo:
+    demos.append(Demo("--seconds", "12", temporary=temporary))
+    return demos[0]
+
+
+def test_it_shows_what_awa_does(demo: Demo) -> None:
+    assert demo.end() == 0, demo.output
+    assert demo.remains() == []
+    for happened in (
+        r"send_receipt #\d+ failed: MailServerBusy: try later; retry in 1 s",
+        r"send_receipt #\d+ completed on worker pid \d+ at its 2nd attempt",
+        r"killed worker pid \d+ \(kill -9\) while it ran long_report #\d+",
+        r"long_report #\d+ was rescued: heartbeat stale",
+        r"schedule rates fired: fetch_rates enqueued",
+        r"2,000 count_click jobs enqueued in one call",
+        r"\d+ s: [\d,]+ jobs done \([\d,]+/s\), [1-9]\d* retried, [1-9]\d* rescued, [1-9]\d* by cron\.",
+    ):
+        assert re.search(happened, demo.output), f"{happened} is not in:\n{demo.output}"
+
+
+@pytest.mark.parametrize("moment", ["starting PostgreSQL", "starting 2 workers", "killed worker"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_well_at_any_moment(demo: Demo, moment: str, number: signal.Signals) -> None:
+    demo.wait_for(moment)
+    demo.process.send_signal(number)
+    assert demo.end() == 0, demo.output
+    assert demo.output.endswith("Nothing is left behind.\n")
+    assert demo.remains() == []
+
+
+def test_impatience_leaves_nothing_behind_either(demo: Demo) -> None:
+    demo.wait_for("killed worker")
+    while demo.process.poll() is None:
+        demo.process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert demo.end() == 0, demo.output
+    assert demo.remains() == []
+
+
+def test_not_even_its_own_murder_leaves_anything_behind(demo: Demo) -> None:
+    demo.wait_for("killed worker")
+    demo.process.kill()
+    demo.process.wait()
+    assert eventually_nothing_of(demo) == []
+
+
+def test_in_a_database_of_ones_own_it_takes_a_schema_and_drops_it(
+    demos: list[Demo], temporary: Path, fresh_database_url: str
+) -> None:
+    arguments = ("--seconds", "4", "--database-url", fresh_database_url)
+    demos.append(Demo(*arguments, temporary=temporary))
+    demos[0].wait_for("jobs enqueued in one call")
+    second = Demo(*arguments, temporary=temporary)
+    demos.append(second)
+    assert second.end() == 1
+    assert "awa: the schema awa_demo exists" in second.output
+    assert demos[0].end() == 0, demos[0].output
+    third = Demo("--seconds", "1", *arguments[2:], temporary=temporary)
+    demos.append(third)
+    assert third.end() == 0, third.output
+
+
+def test_in_a_terminal_it_is_live(temporary: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "awa_cli", "demo", "--seconds", "3"],
+        env={**os.environ, "TMPDIR": str(temporary), "TERM": "xterm-256color"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = ""
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece.decode(errors="replace")
+    except OSError:  # Linux's way of saying that the other end is closed
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(PATIENCE_S) == 0, shown
+    assert "Ctrl-C ends the demo" in shown
+    assert re.search(r"awa.*demo.*of 00:03\.0", shown)
+    assert "reports" in shown
+    assert list(temporary.iterdir()) == []

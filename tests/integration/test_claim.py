@@ -1,0 +1,261 @@
+"""available → running: what a claim takes, in which order, and what it never takes."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from awa_py import NewJob, State
+from awa_py.db import STEADY_PLANS, Database, Record
+from awa_py.store.claim import queues_with_work, release_orphans, take_over_jobs
+from awa_py.store.finish import complete_jobs, release_jobs
+from awa_py.store.jobs import cancel_jobs
+from awa_py.store.queues import pause_queue, set_queue
+from awa_py.store.session import Session
+from tests.support import (
+    OWNER,
+    FromNow,
+    ago,
+    another_session,
+    claim,
+    insert,
+    insert_queue,
+    insert_running,
+    look,
+    new_owner,
+    put,
+    put_one,
+    seconds,
+    states,
+)
+
+pytestmark = pytest.mark.integration
+
+STALENESS = timedelta(seconds=90)
+
+
+def ids(rows: list[Record]) -> list[int]:
+    return [row["id"] for row in rows]
+
+
+class TestOrder:
+    async def test_first_by_priority_then_by_becoming_ready(self, session: Session) -> None:
+        wanted = [NewJob(kind="work", priority=priority) for priority in (3, 1, 4, 2, 1, 3)]
+        third, first, last, second, also_first, also_third = await put(session, *wanted)
+        assert ids(await claim(session, limit=10)) == [first, also_first, second, third, also_third, last]
+
+    async def test_a_short_claim_takes_the_head(self, session: Session) -> None:
+        jobs = await put(session, *[NewJob(kind="work", priority=priority) for priority in (2, 2, 1, 1)])
+        assert ids(await claim(session, limit=3)) == [jobs[2], jobs[3], jobs[0]]
+        assert ids(await claim(session, limit=3)) == [jobs[1]]
+
+    async def test_fifo_is_the_order_of_becoming_ready_not_of_ids(self, session: Session) -> None:
+        older, newer = await put(session, NewJob(kind="work"), NewJob(kind="work"))
+        await claim(session, limit=1)
+        await session.connection.execute("SELECT setval('awa.pos', 1000)")
+        await release_jobs(session, [older], [1])
+        assert ids(await claim(session, limit=2)) == [newer, older]
+
+
+class TestDisjoint:
+    async def test_two_claims_at_once_never_take_the_same_job(self, session: Session, database: Database) -> None:
+        await insert(session, "ready", 2000)
+        async with another_session(database) as one, another_session(database, **STEADY_PLANS) as two:
+
+            async def drain(own: Session, worker_id: UUID) -> list[int]:
+                taken: list[int] = []
+                while rows := await claim(own, limit=7, worker_id=worker_id):
+                    taken += ids(rows)
+                return taken
+
+            first, second = await asyncio.gather(drain(one, new_owner()), drain(two, new_owner()))
+        assert first
+        assert second
+        assert len(first) + len(second) == len({*first, *second}) == 2000
+        assert await states(session) == {"running": 2000}
+
+    async def test_a_claim_under_way_is_skipped_not_waited_for(self, session: Session, database: Database) -> None:
+        jobs = await insert(session, "ready", 4)
+        async with another_session(database) as other, other.connection.transaction():
+            assert ids(await claim(other, limit=2)) == jobs[:2]
+            async with asyncio.timeout(5):
+                assert ids(await claim(session, limit=4)) == jobs[2:]
+
+
+class TestOnlyWhatFits:
+    async def test_only_the_given_kinds(self, session: Session) -> None:
+        known, unknown = await put(session, NewJob(kind="work"), NewJob(kind="other"))
+        assert ids(await claim(session, limit=5, kinds=["work"])) == [known]
+        assert (await look(session, unknown)).state is State.AVAILABLE
+
+    async def test_only_the_given_queue(self, session: Session) -> None:
+        await put(session, NewJob(kind="work", queue="other"))
+        assert await claim(session, limit=5) == []
+
+    async def test_a_paused_queue_gives_nothing(self, session: Session) -> None:
+        job_id = await put_one(session)
+        await pause_queue(session, "default", paused=True)
+        assert await claim(session) == []
+        assert await queues_with_work(session, queues=["default"], kinds=["work"]) == set()
+        await pause_queue(session, "default", paused=False)
+        assert await queues_with_work(session, queues=["default"], kinds=["work"]) == {"default"}
+        assert ids(await claim(session)) == [job_id]
+
+    async def test_a_pause_ends_by_itself(self, session: Session) -> None:
+        await put_one(session)
+        await insert_queue(session, paused=True, paused_until=FromNow(60))
+        assert await claim(session) == []
+        await insert_queue(session, paused=True, paused_until=ago(1))
+        assert len(await claim(session)) == 1
+
+    async def test_what_is_past_its_deadline_is_never_claimed(self, session: Session) -> None:  # D3
+        await insert(session, "ready", expires_at=ago(1))
+        (alive,) = await insert(session, "ready", expires_at=FromNow(60))
+        assert ids(await claim(session, limit=5)) == [alive]
+        assert await queues_with_work(session, queues=["default"], kinds=["work"]) == set()
+
+    async def test_positions_below_the_cursor_are_not_looked_at(self, session: Session) -> None:
+        await insert(session, "ready", pos=10)
+        (above,) = await insert(session, "ready", pos=11)
+        assert ids(await claim(session, limit=5, above=10)) == [above]
+
+    async def test_what_is_scheduled_is_not_ready(self, session: Session) -> None:
+        await put_one(session, delay=seconds(60))
+        assert await claim(session) == []
+
+
+class TestTheRow:
+    async def test_lease_and_attempt_go_up(self, session: Session) -> None:
+        (job_id,) = await insert(session, "ready", attempt=3, lease=7)
+        (row,) = await claim(session)
+        job = await look(session, job_id)
+        assert (row["attempt"], row["lease"], job.attempt, job.lease) == (4, 8, 4, 8)
+        assert (job.state, job.worker_id) == (State.RUNNING, OWNER)
+        assert job.attempted_at == job.heartbeat_at == row["attempted_at"]
+        assert job.finalized_at is None
+
+    async def test_everything_that_the_job_carries_goes_with_it(self, session: Session) -> None:
+        await insert(
+            session,
+            "ready",
+            args='{"a": 1}',
+            metadata='{"m": 2}',
+            tags=["t"],
+            errors='[{"error": "x"}]',
+            unique_key="k",
+            parent_id=5,
+            rescues=2,
+            progress='{"fraction": 0.5}',
+            timeout=seconds(60),
+        )
+        before = await session.connection.fetchrow("SELECT * FROM awa.jobs")
+        (row,) = await claim(session)
+        after = await session.connection.fetchrow("SELECT * FROM awa.jobs")
+        assert before is not None
+        assert after is not None
+        changed = {name for name in before.keys() if before[name] != after[name]}  # noqa: SIM118
+        assert changed == {"state", "attempt", "lease", "worker_id", "attempted_at", "heartbeat_at", "deadline_at"}
+        assert (row["tags"], row["unique_key"], row["parent_id"], row["rescues"]) == (["t"], "k", 5, 2)
+
+    async def test_the_deadline_is_the_timeout_or_the_absolute_one_whichever_is_first(  # D3
+        self, session: Session
+    ) -> None:
+        for timeout, expires, expected in [
+            (None, None, None),
+            (10, None, 10),
+            (None, 20, 20),
+            (10, 20, 10),
+            (20, 10, 10),
+        ]:
+            await insert(
+                session,
+                "ready",
+                timeout=None if timeout is None else seconds(timeout),
+                expires_at=None if expires is None else FromNow(expires),
+            )
+            (row,) = await claim(session)
+            assert row["deadline_s"] == (None if expected is None else pytest.approx(expected, abs=5))
+
+    async def test_the_queues_timeout_is_the_default(self, session: Session) -> None:
+        await set_queue(session, "default", {"timeout": seconds(30)})
+        await insert(session, "ready")
+        await insert(session, "ready", timeout=seconds(5))
+        first, second = await claim(session, limit=2)
+        assert (first["deadline_s"], second["deadline_s"]) == (30, 5)
+
+    async def test_how_long_it_waited_is_told(self, session: Session) -> None:
+        await insert(session, "ready", run_at=ago(60))
+        (row,) = await claim(session)
+        assert 60 <= row["waited_s"] < 90
+
+
+class TestTakeOver:  # D4
+    async def take_over(self, session: Session, worker_id: UUID, limit: int = 10) -> list[Record]:
+        return await take_over_jobs(
+            session, queues=["default"], kinds=["work"], staleness=STALENESS, limit=limit, worker_id=worker_id
+        )
+
+    async def test_a_stale_job_goes_straight_to_the_new_owner(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, silent_s=100, timeout=seconds(50))
+        worker_id = new_owner()
+        (row,) = await self.take_over(session, worker_id)
+        job = await look(session, job_id)
+        assert (row["id"], row["lease"], row["attempt"]) == (job_id, 2, 2)
+        assert (job.state, job.worker_id, job.lease, job.attempt, job.rescues) == (State.RUNNING, worker_id, 2, 2, 1)
+        assert [error["error"] for error in job.errors] == ["heartbeat stale: worker presumed dead"]
+        assert row["deadline_s"] == 50
+        assert await self.take_over(session, new_owner()) == []
+
+    async def test_the_old_owners_word_changes_nothing(self, session: Session) -> None:  # A19
+        (job_id,) = await insert_running(session, silent_s=100)
+        await self.take_over(session, new_owner())
+        assert await complete_jobs(session, [job_id], [1], [None], keep=True) == set()
+        assert (await look(session, job_id)).state is State.RUNNING
+
+    async def test_live_owners_are_never_touched(self, session: Session) -> None:  # D2
+        await insert_running(session, silent_s=80)
+        await insert_running(session, attempted_at=ago(1000), heartbeat_at=ago(1))
+        assert await self.take_over(session, new_owner()) == []
+
+    async def test_what_cannot_run_again_is_left_to_the_rescue(self, session: Session) -> None:
+        await insert_running(session, silent_s=100, attempt=3, max_attempts=3)
+        await insert_running(session, silent_s=100, expires_at=ago(1))
+        await insert_running(session, silent_s=100, cancel_requested_at=ago(1))
+        await insert_running(session, silent_s=100, kind="other")
+        await insert_running(session, silent_s=100, queue="other")
+        assert await self.take_over(session, new_owner()) == []
+
+    async def test_the_queue_may_be_more_patient_or_less(self, session: Session) -> None:
+        await insert_running(session, silent_s=100)
+        await insert_queue(session, staleness=seconds(200))
+        assert await self.take_over(session, new_owner()) == []
+        await insert_queue(session, staleness=seconds(5))
+        assert len(await self.take_over(session, new_owner())) == 1
+
+    async def test_two_at_once_are_disjoint(self, session: Session, database: Database) -> None:
+        await insert_running(session, 1000, silent_s=100)
+        async with another_session(database) as other:
+            for _ in range(10):
+                first, second = await asyncio.gather(
+                    self.take_over(session, new_owner(), 50), self.take_over(other, new_owner(), 50)
+                )
+                assert len(first) == len(second) == 50
+                assert not {*ids(first)} & {*ids(second)}
+
+
+class TestOrphans:
+    async def test_what_the_worker_never_heard_of_goes_back_unburned(self, session: Session) -> None:
+        known, orphan = await insert_running(session, 2)
+        (other,) = await insert_running(session, worker_id=new_owner())
+        assert await release_orphans(session, worker_id=OWNER, known=[known]) == 1
+        job = await look(session, orphan)
+        assert (job.state, job.attempt, job.lease) == (State.AVAILABLE, 0, 1)
+        assert (await look(session, known)).state is State.RUNNING
+        assert (await look(session, other)).state is State.RUNNING
+
+    async def test_an_orphan_that_was_to_be_cancelled_is(self, session: Session) -> None:
+        (orphan,) = await insert_running(session)
+        await cancel_jobs(session, [orphan])
+        assert await release_orphans(session, worker_id=OWNER, known=[]) == 1
+        assert (await look(session, orphan)).state is State.CANCELLED

@@ -1,0 +1,356 @@
+"""running → everywhere else, guarded by the lease."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from awa_py import State
+from awa_py.store.claim import release_orphans
+from awa_py.store.finish import Retried, bury_jobs, complete_jobs, fail_attempts, release_jobs, snooze_jobs
+from awa_py.store.heartbeat import WorkerInfo, beat_jobs, beat_worker, list_cancel_requests, update_progress
+from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
+from awa_py.store.maintain import promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
+from awa_py.store.queues import list_workers, set_queue
+from awa_py.store.session import Session
+from tests.support import (
+    OWNER,
+    FromNow,
+    ago,
+    claim,
+    insert,
+    insert_queue,
+    insert_running,
+    look,
+    new_owner,
+    put_one,
+    seconds,
+    states,
+)
+
+pytestmark = pytest.mark.integration
+
+STALENESS = timedelta(seconds=90)
+Finish = Callable[[Session, int, int], Awaitable[Any]]
+
+FINISHES: dict[str, Finish] = {
+    "complete": lambda session, job_id, lease: complete_jobs(session, [job_id], [lease], ['"r"'], keep=True),
+    "complete, kept nowhere": lambda session, job_id, lease: complete_jobs(session, [job_id], [lease], [None], keep=False),
+    "fail": lambda session, job_id, lease: fail_attempts(session, [job_id], [lease], ["boom"], [None]),
+    "snooze": lambda session, job_id, lease: snooze_jobs(session, [job_id], [lease], [seconds(60)]),
+    "bury": lambda session, job_id, lease: bury_jobs(session, [job_id], [lease], [State.FAILED], ["why"]),
+    "release": lambda session, job_id, lease: release_jobs(session, [job_id], [lease]),
+    "beat": lambda session, job_id, lease: beat_jobs(session, [job_id], [lease]),
+    "progress": lambda session, job_id, lease: update_progress(session, [job_id], [lease], ['{"fraction": 1}']),
+}
+
+
+async def fail(session: Session, job_id: int, lease: int = 1, delay: timedelta | None = None) -> Retried:
+    return (await fail_attempts(session, [job_id], [lease], ["boom"], [delay]))[job_id]
+
+
+class TestTheGuard:
+    @pytest.mark.parametrize("finish", FINISHES)
+    async def test_a_wrong_lease_changes_nothing(self, session: Session, finish: str) -> None:  # A19
+        (job_id,) = await insert_running(session, lease=5, attempt=2)
+        before = await look(session, job_id)
+        for lease in (4, 6, 1):
+            await FINISHES[finish](session, job_id, lease)
+        assert await look(session, job_id) == before
+
+    @pytest.mark.parametrize("finish", FINISHES)
+    async def test_after_a_rescue_and_a_new_claim_the_old_owners_word_changes_nothing(  # F12
+        self, session: Session, finish: str
+    ) -> None:
+        (job_id,) = await insert_running(session, silent_s=100)
+        await rescue_stale_jobs(session, staleness=STALENESS, limit=10)
+        await session.connection.execute("UPDATE awa.scheduled SET run_at = now()")
+        await promote_jobs(session, limit=10)
+        (row,) = await claim(session, worker_id=new_owner())
+        assert (row["id"], row["lease"]) == (job_id, 2)
+        before = await look(session, job_id)
+        await FINISHES[finish](session, job_id, 1)
+        assert await look(session, job_id) == before
+
+    async def test_answers_name_what_was_ours(self, session: Session) -> None:
+        ours, lost = await insert_running(session, 2)
+        pair = ([ours, lost], [1, 9])
+        assert await beat_jobs(session, *pair) == {ours: False}
+        assert await complete_jobs(session, *pair, [None, None], keep=True) == {ours}
+
+    async def test_all_ours_is_answered_shortly(self, session: Session) -> None:
+        jobs = await insert_running(session, 3)
+        assert await complete_jobs(session, jobs, [1, 1, 1], [None] * 3, keep=True) is None
+
+    async def test_one_lost_job_of_a_batch_does_not_harm_the_others(self, session: Session) -> None:
+        ours, lost = await insert_running(session, 2)
+        assert set(await fail_attempts(session, [ours, lost], [1, 2], ["a", "b"], [None, None])) == {ours}
+        assert (await look(session, ours)).state is State.RETRYABLE
+        assert (await look(session, lost)).state is State.RUNNING
+
+
+class TestComplete:
+    async def test_the_result_is_stored(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, args='{"a": 1}', tags=["t"])
+        await complete_jobs(session, [job_id], [1], ['{"ok": [1, "two"]}'], keep=True)
+        job = await look(session, job_id)
+        assert (job.state, job.result, job.args, job.tags) == (State.COMPLETED, {"ok": [1, "two"]}, {"a": 1}, ["t"])
+        assert job.finalized_at is not None
+        assert (job.attempt, job.worker_id) == (1, OWNER)
+
+    async def test_no_result_is_none(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        assert (await look(session, job_id)).result is None
+
+    async def test_one_that_finished_first_stays_completed(self, session: Session) -> None:  # F7
+        (job_id,) = await insert_running(session)
+        await cancel_jobs(session, [job_id])
+        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        assert (await look(session, job_id)).state is State.COMPLETED
+
+    @pytest.mark.parametrize(
+        ("keep", "retention", "kept"),
+        [(True, None, True), (False, None, False), (True, 0, False), (False, 0, False), (False, 60, True)],
+    )
+    async def test_retention_0_deletes_on_completion_and_the_queue_rules(
+        self, session: Session, keep: bool, retention: int | None, kept: bool
+    ) -> None:
+        if retention is not None:
+            await insert_queue(session, completed_retention=seconds(retention))
+        else:
+            await insert_queue(session)
+        (job_id,) = await insert_running(session)
+        assert await complete_jobs(session, [job_id], [1], [None], keep=keep) is None
+        assert await states(session) == ({"completed": 1} if kept else {})
+
+    async def test_a_day_without_partition_still_completes(self, session: Session) -> None:
+        await session.connection.execute("SELECT awa.drop_partitions('infinity')")
+        (job_id,) = await insert_running(session)
+        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        assert await session.connection.fetchval("SELECT count(*) FROM awa.completed_default") == 1
+
+
+class TestFail:
+    async def test_the_attempt_is_repeated_and_its_error_kept(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, attempt=3)
+        answer = await fail(session, job_id)
+        job = await look(session, job_id)
+        assert answer == Retried(3, 25, 4.0)
+        assert (job.state, job.attempt, job.lease, job.finalized_at) == (State.RETRYABLE, 3, 1, None)  # A16
+        (error,) = job.errors
+        assert (error["attempt"], error["error"]) == (3, "boom")
+        assert error["at"]
+
+    async def test_the_backoff_curve_doubles_up_to_its_limit(self, session: Session) -> None:  # F11
+        await insert_queue(session, backoff_base=seconds(2), backoff_max=seconds(100))
+        expected = {1: 2, 2: 4, 3: 8, 6: 64, 7: 100, 20: 100}
+        for attempt, retry_s in expected.items():
+            (job_id,) = await insert_running(session, attempt=attempt)
+            assert (await fail(session, job_id)).retry_s == retry_s
+
+    async def test_the_default_curve_begins_at_a_second_and_ends_at_an_hour(self, session: Session) -> None:
+        for attempt, retry_s in {1: 1, 2: 2, 12: 2048, 13: 3600, 24: 3600}.items():
+            (job_id,) = await insert_running(session, attempt=attempt)
+            assert (await fail(session, job_id)).retry_s == retry_s
+
+    async def test_the_exponent_is_at_most_30(self, session: Session) -> None:  # F11
+        await insert_queue(session, backoff_base=timedelta(microseconds=1), backoff_max=timedelta(days=400))
+        for attempt in (31, 32, 32_766):
+            (job_id,) = await insert_running(session, attempt=attempt, max_attempts=32_767)
+            assert (await fail(session, job_id)).retry_s == pytest.approx(2**30 / 1e6)
+
+    async def test_the_longest_backoff_an_operator_can_set_still_fails(self, session: Session) -> None:
+        await insert_queue(session, backoff_base=timedelta(days=3650), backoff_max=timedelta(days=36500))
+        (job_id,) = await insert_running(session, attempt=32_000, max_attempts=32_767)
+        assert (await fail(session, job_id)).retry_s == timedelta(days=36500).total_seconds()
+
+    async def test_with_backoff_off_it_is_at_once(self, session: Session) -> None:  # F11
+        await insert_queue(session, backoff_enabled=False)
+        (job_id,) = await insert_running(session, attempt=5)
+        assert (await fail(session, job_id)).retry_s == 0
+
+    async def test_a_delay_of_the_handlers_own_wins(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, attempt=5)
+        assert (await fail(session, job_id, delay=seconds(7.5))).retry_s == 7.5
+
+    async def test_attempts_used_up_is_failed(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, attempt=3, max_attempts=3, run_at=ago(60))
+        assert (await fail(session, job_id)).retry_s is None
+        job = await look(session, job_id)
+        assert (job.state, job.attempt, job.errors[-1]["error"]) == (State.FAILED, 3, "boom")
+        assert job.finalized_at is not None
+        assert job.worker_id == OWNER
+
+    async def test_a_deadline_before_the_next_run_is_failed(self, session: Session) -> None:  # D3
+        (too_late,) = await insert_running(session, attempt=5, expires_at=FromNow(10))
+        (in_time,) = await insert_running(session, attempt=5, expires_at=FromNow(30))
+        await fail(session, too_late)
+        await fail(session, in_time)
+        assert (await look(session, too_late)).state is State.FAILED
+        assert (await look(session, in_time)).state is State.RETRYABLE
+
+    async def test_the_last_32_errors_are_kept(self, session: Session) -> None:  # A18
+        job_id = await put_one(session, max_attempts=100)
+        for _ in range(40):
+            (row,) = await claim(session)
+            await fail(session, job_id, row["lease"], seconds(0))
+            await promote_jobs(session, limit=1)
+        job = await look(session, job_id)
+        assert [error["attempt"] for error in job.errors] == list(range(9, 41))
+
+    async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        await cancel_jobs(session, [job_id])
+        assert (await fail(session, job_id)).retry_s is None
+        job = await look(session, job_id)
+        assert (job.state, job.errors[-1]["error"]) == (State.CANCELLED, "cancelled by user")
+
+
+class TestSnooze:
+    async def test_the_attempt_is_given_back(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, attempt=3, lease=4)
+        assert await snooze_jobs(session, [job_id], [4], [seconds(60)]) == {job_id}
+        job = await look(session, job_id)
+        assert (job.state, job.attempt, job.lease, job.errors) == (State.SCHEDULED, 2, 4, [])
+        left = await session.connection.fetchval("SELECT run_at - now() FROM awa.scheduled")
+        assert seconds(55) < left <= seconds(60)
+
+    async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        await cancel_jobs(session, [job_id])
+        assert await snooze_jobs(session, [job_id], [1], [seconds(60)]) == {job_id}
+        assert (await look(session, job_id)).state is State.CANCELLED
+
+
+class TestBury:
+    @pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED])
+    async def test_it_ends_whatever_attempts_are_left(self, session: Session, state: State) -> None:
+        (job_id,) = await insert_running(session)
+        assert await bury_jobs(session, [job_id], [1], [state], ["not wanted"]) == {job_id}
+        job = await look(session, job_id)
+        assert (job.state, job.attempt, job.errors[-1]["error"]) == (state, 1, "not wanted")
+        assert job.finalized_at is not None
+
+
+class TestRelease:
+    async def test_the_attempt_is_given_back_and_the_job_claimable_at_once(self, session: Session) -> None:  # F19
+        (job_id,) = await insert_running(session, attempt=1)
+        assert await release_jobs(session, [job_id], [1]) == {job_id}
+        assert (await look(session, job_id)).attempt == 0
+        (row,) = await claim(session)
+        assert (row["id"], row["attempt"], row["lease"]) == (job_id, 1, 2)
+
+    async def test_the_last_attempt_can_be_given_back_too(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, attempt=25, max_attempts=25)
+        await release_jobs(session, [job_id], [1])
+        assert (await look(session, job_id)).state is State.AVAILABLE
+
+    async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        await cancel_jobs(session, [job_id])
+        await release_jobs(session, [job_id], [1])
+        assert (await look(session, job_id)).state is State.CANCELLED
+
+
+class TestCancel:
+    async def test_what_waits_is_cancelled_at_once(self, session: Session) -> None:
+        available = await put_one(session)
+        scheduled = await put_one(session, delay=seconds(60))
+        assert await cancel_jobs(session, [available, scheduled]) == {available: "cancelled", scheduled: "cancelled"}
+        job = await look(session, available)
+        assert (job.state, job.errors[-1]["error"]) == (State.CANCELLED, "cancelled by user")
+        assert job.finalized_at is not None
+
+    async def test_a_running_job_is_asked_for_and_the_heartbeat_tells(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        assert await cancel_jobs(session, [job_id]) == {job_id: "requested"}
+        assert await beat_jobs(session, [job_id], [1]) == {job_id: True}
+        assert await list_cancel_requests(session, [job_id], [1]) == [job_id]
+        assert await list_cancel_requests(session, [job_id], [2]) == []
+
+    async def test_what_has_ended_stays_as_it_ended(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        assert await cancel_jobs(session, [job_id]) == {}
+        assert (await look(session, job_id)).state is State.COMPLETED
+
+    @pytest.mark.parametrize("rescue", ["stale", "overdue"])
+    async def test_a_rescued_job_that_was_to_be_cancelled_is(self, session: Session, rescue: str) -> None:
+        (job_id,) = await insert_running(session, silent_s=100, deadline_at=ago(1))
+        await cancel_jobs(session, [job_id])
+        if rescue == "stale":
+            await rescue_stale_jobs(session, staleness=STALENESS, limit=10)
+        else:
+            await rescue_overdue_jobs(session, limit=10)
+        job = await look(session, job_id)
+        assert (job.state, job.errors[-1]["error"]) == (State.CANCELLED, "cancelled by user")
+
+
+class TestRetryAndDelete:
+    async def test_an_ended_job_starts_with_fresh_counters(self, session: Session) -> None:
+        (failed,) = await insert_running(session, attempt=25, rescues=3, expires_at=ago(5))
+        await fail(session, failed)
+        assert await retry_jobs(session, [failed]) == {failed}
+        job = await look(session, failed)
+        assert (job.state, job.attempt, job.rescues, job.deadline_at) == (State.AVAILABLE, 0, 0, None)
+        assert [error["error"] for error in job.errors] == ["boom"]
+        assert len(await claim(session)) == 1
+
+    async def test_a_completed_job_can_run_again(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        await complete_jobs(session, [job_id], [1], ["1"], keep=True)
+        assert await retry_jobs(session, [job_id]) == {job_id}
+        assert await states(session) == {"available": 1}
+
+    async def test_a_retryable_job_comes_now_and_keeps_its_attempts(self, session: Session) -> None:
+        (job_id,) = await insert_running(session, attempt=7)
+        await fail(session, job_id)
+        assert await retry_jobs(session, [job_id]) == {job_id}
+        job = await look(session, job_id)
+        assert (job.state, job.attempt) == (State.AVAILABLE, 7)
+
+    async def test_a_running_job_is_neither_retried_nor_deleted(self, session: Session) -> None:
+        (job_id,) = await insert_running(session)
+        assert await retry_jobs(session, [job_id]) == set()
+        assert await delete_jobs(session, [job_id]) == set()
+        assert await states(session) == {"running": 1}
+
+    async def test_every_other_job_can_be_deleted(self, session: Session) -> None:
+        available, scheduled = await put_one(session), await put_one(session, delay=seconds(9))
+        (completed, failed) = await insert_running(session, 2)
+        await complete_jobs(session, [completed], [1], [None], keep=True)
+        await bury_jobs(session, [failed], [1], [State.FAILED], ["x"])
+        everything = [available, scheduled, completed, failed]
+        assert await delete_jobs(session, everything) == set(everything)
+        assert await states(session) == {}
+
+
+ODD = "a'; DROP TABLE awa.ready--"
+
+
+async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Session) -> None:  # D6
+    worker = WorkerInfo(
+        id=new_owner(), hostname=ODD, pid=1, version=ODD, queues=(ODD,), kinds=(ODD,), concurrency=1
+    )
+    await beat_worker(session, worker)
+    await set_queue(session, ODD, {"staleness": seconds(5)})
+    (job_id,) = await insert(session, "ready", kind=ODD, queue=ODD)
+    (row,) = await claim(session, queue=ODD, kinds=[ODD], worker_id=worker.id)
+    assert await fail_attempts(session, [job_id], [row["lease"]], [ODD], [seconds(0)])
+    await promote_jobs(session, limit=5)
+    (row,) = await claim(session, queue=ODD, kinds=[ODD], worker_id=worker.id)
+    assert await release_orphans(session, worker_id=worker.id, known=[]) == 1
+    job = await look(session, job_id)
+    assert (job.kind, job.queue, job.errors[-1]["error"]) == (ODD, ODD, ODD)
+    (shown,) = await list_workers(session, staleness=STALENESS)
+    assert (shown.hostname, shown.queues, shown.alive) == (ODD, [ODD], True)
+
+
+async def test_progress_is_written_and_goes_with_the_job(session: Session) -> None:
+    (job_id,) = await insert_running(session)
+    await update_progress(session, [job_id], [1], ['{"fraction": 0.5, "message": "halfway"}'])
+    assert (await look(session, job_id)).progress == {"fraction": 0.5, "message": "halfway"}
+    await complete_jobs(session, [job_id], [1], [None], keep=True)
+    assert (await look(session, job_id)).progress == {"fraction": 0.5, "message": "halfway"}
