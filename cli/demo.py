@@ -120,14 +120,15 @@ async def _play(
             workers.check()
             over = seconds is not None and time.monotonic() - began + TICK_S > seconds
             if over or await wait_for_any(stopping, TICK_S):
-                return _ending(scene, chronicle, stage)
+                return ending_of(scene, chronicle, killed_at_s=stage.killed_at_s)
 
 
-def _ending(scene: Scene, chronicle: Chronicle, stage: "Stage") -> Ending:
+def ending_of(scene: Scene, chronicle: Chronicle, *, killed_at_s: float | None) -> Ending:
+    """Sums up, and says what should have happened by now and did not."""
     happened = {"completed": scene.total(State.COMPLETED), **chronicle.tally}
-    since = {"rescued": min(stage.killed.values(), default=scene.at_s)}
+    since = {"rescued": scene.at_s if killed_at_s is None else killed_at_s}
     missing = [
-        f"no job was {what}" if what != "fired" else "no schedule fired"
+        "no schedule fired" if what == "fired" else f"no job was {what}"
         for what, patience_s in PATIENCE_S.items()
         if not happened.get(what) and scene.at_s - since.get(what, 0.0) > patience_s
     ]

@@ -47,7 +47,7 @@ class Stage:
     bursts: Flow = field(default_factory=lambda: Flow(1 / BURST_EVERY_S))
     next_kill_s: float = 0.0
     victim: int | None = None  # the report that is to lose its worker
-    killed: dict[int, float] = field(default_factory=dict)  # pid → when
+    killed_at_s: float | None = None  # the first time
 
     @asynccontextmanager
     async def open(self, database: Database) -> AsyncIterator[Session]:
@@ -98,7 +98,8 @@ class Stage:
             os.kill(worker.pid, signal.SIGKILL)
         self.victim = None
         self.next_kill_s = scene.at_s + KILL_EVERY_S
-        self.killed[worker.pid] = scene.at_s
+        if self.killed_at_s is None:
+            self.killed_at_s = scene.at_s
         led = ", and led" if scene.leader is not None and scene.leader.pid == worker.pid else ""
         text = f"killed worker pid {worker.pid} (kill -9) while it ran {name(report)}{led}"
         return [Event(scene.at_s, Tone.BAD, text)]

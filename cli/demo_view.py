@@ -204,8 +204,8 @@ class Screen:
 
 
 def clock(at_s: float) -> str:
-    minutes, seconds = divmod(max(0.0, at_s), 60)
-    return f"{int(minutes):02}:{seconds:04.1f}"
+    minutes, tenths = divmod(round(max(0.0, at_s) * 10), 600)
+    return f"{minutes:02}:{tenths // 10:02}.{tenths % 10}"
 
 
 def _number(value: int, style: str) -> Text:

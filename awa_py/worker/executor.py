@@ -92,8 +92,8 @@ class Executor:
             raise
 
     async def _in_thread(self, call: Callable[[], Any], flight: Flight) -> Any:
-        loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(self._threads, contextvars.copy_context().run, call)
+        work = self._threads.submit(contextvars.copy_context().run, call)
+        thread = asyncio.wrap_future(work)
         patient = True
         while True:
             try:
@@ -104,7 +104,7 @@ class Executor:
                     patient = False
                     _forget_cancellation()
                     continue
-                if not thread.done() and not thread.cancel():
+                if not thread.done() and not work.cancel():
                     self._flights.hold_until(flight, thread)
                     if flight.context is not None:
                         flight.context.tell_cancelled(flight.stop or "it overran its time")

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from enum import StrEnum
+from typing import Any
 
 from awa_py.context import Context
 from awa_py.db import Record
 from awa_py.job import Job, State
+
+logger = logging.getLogger("awa.worker")
 
 
 class Stop(StrEnum):
@@ -126,12 +129,14 @@ class Flights:
             self._held[flight.queue] -= 1
             self._freed()
 
-    def hold_until(self, flight: Flight, thread: "asyncio.Future[object] | Future[object]") -> None:
+    def hold_until(self, flight: Flight, thread: "asyncio.Future[Any]") -> None:
         """Keeps one more slot until a thread that cannot be stopped ends by itself."""
         self._held[flight.queue] += 1
         self.abandoned += 1
 
-        def ended(_: object) -> None:
+        def ended(thread: "asyncio.Future[Any]") -> None:
+            if not thread.cancelled() and thread.exception() is not None:
+                logger.info("%s: its thread ended at last, with %r", flight, thread.exception())
             self._held[flight.queue] -= 1
             self.abandoned -= 1
             self._freed()

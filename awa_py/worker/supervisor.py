@@ -190,7 +190,10 @@ def watch_supervisor() -> None:
 def _stop_at_end_of(read_end: int) -> None:
     os.read(read_end, 1)  # nobody ever writes: it returns when nobody can
     logger.warning("the supervisor is gone: stopping")
-    os.kill(os.getpid(), signal.SIGTERM)
+    # To the main thread itself: sent to the process, it might not wake it up where it waits.
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGTERM)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ class Demo:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.watchdog = threading.Timer(2 * PATIENCE_S, self.process.kill)
+        self.watchdog.start()
 
     def wait_for(self, words: str) -> None:
         assert self.process.stdout is not None
@@ -70,6 +73,7 @@ def demos(temporary: Path) -> Iterator[list[Demo]]:
     started: list[Demo] = []
     yield started
     for demo in started:
+        demo.watchdog.cancel()
         demo.process.kill()
         demo.process.communicate()
         assert eventually_nothing_of(demo) == []
@@ -124,6 +128,7 @@ def test_impatience_leaves_nothing_behind_either(demo: Demo) -> None:
 
 def test_not_even_its_own_murder_leaves_anything_behind(demo: Demo) -> None:
     demo.wait_for("killed worker")
+    assert len(demo.remains()) > 3
     demo.process.kill()
     demo.process.wait()
     assert eventually_nothing_of(demo) == []

@@ -1,0 +1,50 @@
+"""What a worker and a candidate say about themselves on /readyz."""
+
+import asyncio
+
+from awa_py import App
+from awa_py.db import Database, Schema
+from tests.support import QUICK, eventually, working
+
+
+async def test_a_worker_is_ready_while_it_works(database: Database) -> None:
+    app = App(database.url, settings=QUICK)
+    assert app.worker(["default"]).problems() == ["the database is not reached yet, its schema not checked"]
+    async with working(app) as worker:
+        await eventually(lambda: not worker.problems())
+        worker.stop()
+        assert worker.problems() == ["the worker is stopping"]
+
+
+async def test_a_worker_that_cannot_listen_says_so(database: Database) -> None:
+    app = App(database.url, settings=QUICK)
+    async with working(app) as worker:
+        assert worker._listener is not None
+        worker._listener.active = False
+        assert worker.problems() == ["not listening: no wake-up is heard, the worker polls"]
+
+
+async def test_a_candidate_is_ready_while_it_stands_or_leads(database: Database) -> None:
+    app = App(database.url, settings=QUICK)
+    first, second = app.candidate(), app.candidate()
+    assert first.problems() == ["not standing for election: the database is not reached yet"]
+    for candidate in (first, second):
+        candidate.start()
+    try:
+        await eventually(lambda: not first.problems() and not second.problems())
+        await eventually(lambda: first.is_leader or second.is_leader)
+    finally:
+        await asyncio.gather(first.stop(), second.stop())
+    assert first.problems() == second.problems() == ["no longer standing for election"]
+
+
+async def test_a_candidate_without_a_schema_says_so(fresh_database_url: str) -> None:
+    app = App(fresh_database_url, settings=QUICK)
+    app.connect_to(Database(fresh_database_url, Schema()))
+    candidate = app.candidate()
+    candidate.start()
+    try:
+        await eventually(lambda: "cannot stand for election" in candidate.problems()[0])
+        assert "run `awa migrate`" in candidate.problems()[0]
+    finally:
+        await candidate.stop()
