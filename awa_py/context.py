@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 
 from awa_py.job import Job
+from awa_py.wording import clean
 
 
 class Context:
@@ -45,7 +46,7 @@ class Context:
         """Says how far the job has come, from 0 to 1; people see it within about a second."""
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress goes from 0 to 1, not {fraction!r}")
-        self._report(json.dumps({"fraction": fraction, "message": message.replace("\x00", "")}))
+        self._report(json.dumps({"fraction": fraction, "message": clean(message)}))
 
     def tell_cancelled(self, reason: str) -> None:
         """Called by the worker, on its event loop: the handler should stop."""

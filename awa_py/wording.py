@@ -41,9 +41,17 @@ def chain(error: BaseException, limit: int = 4000) -> str:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        parts.append(f"{type(current).__name__}: {current}" if str(current) else type(current).__name__)
+        text = _text(current)
+        parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return clean(" ← ".join(parts), limit)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # an error whose own words fail is still an error
+        return f"(its text cannot be shown: {type(failure).__name__})"
 
 
 def clean(text: str, limit: int = 4000) -> str:

@@ -50,6 +50,7 @@ def demo(
         float | None,
         typer.Option(
             min=1,
+            envvar="AWA_DEMO_SECONDS",
             help=f"How long to run. Else until Ctrl-C; without a terminal, for {PIPE_SECONDS:.0f} seconds.",
         ),
     ] = None,
@@ -164,7 +165,7 @@ async def _schema(database: Database) -> AsyncIterator[str]:
 
 def _view(database: str, seconds: float | None) -> View:
     terminal = console()
-    if terminal.is_terminal:
+    if sys.stdout.isatty() and not terminal.is_dumb_terminal:
         return Screen(terminal, database=database, seconds=seconds)
     say(f"PostgreSQL {database}")
     say(f"the sample jobs are in {Path(__file__).with_name('demo_jobs.py')}")

@@ -199,7 +199,7 @@ class Completer:
         ids, leases = _keys([flight for flight, _ in settled])
         held = await finish.snooze_jobs(session, ids, leases, [outcome.delay for _, outcome in settled])
         for flight, _ in settled:
-            self._metrics.snoozed.labels(flight.queue).inc()
+            self._metrics.snoozed.labels(flight.queue).inc(flight.id in held)
         return held
 
     async def _bury(self, session: Session, settled: list[Settled]) -> set[int] | None:
@@ -222,7 +222,7 @@ class Completer:
         ids, leases = _keys([flight for flight, _ in settled])
         held = await finish.release_jobs(session, ids, leases)
         for flight, _ in settled:
-            self._metrics.released.labels(flight.queue).inc()
+            self._metrics.released.labels(flight.queue).inc(flight.id in held)
         return held
 
 

@@ -49,7 +49,11 @@ class Executor:
 
     async def _run(self, flight: Flight) -> None:
         flight.started = True
-        self._settle(flight, _stopped(flight) if flight.stop else await self.execute(flight))
+        try:
+            outcome = _stopped(flight) if flight.stop else await self.execute(flight)
+        except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
+            outcome = _failed(flight, error)
+        self._settle(flight, outcome)
 
     async def execute(self, flight: Flight) -> AttemptOutcome:
         """Runs the handler to its end, whatever that is."""
@@ -92,7 +96,7 @@ class Executor:
             raise
 
     async def _in_thread(self, call: Callable[[], Any], flight: Flight) -> Any:
-        work = self._threads.submit(contextvars.copy_context().run, call)
+        work = self._threads.submit(contextvars.copy_context().run, _call_in_thread, call)
         thread = asyncio.wrap_future(work)
         patient = True
         while True:
@@ -113,13 +117,13 @@ class Executor:
     def _judge(self, returned: object, flight: Flight) -> AttemptOutcome:
         match returned:
             case Retry():
-                return Errored(clean(returned.reason), returned.after)
+                return Errored(clean(str(returned.reason)), returned.after)
             case Snooze():
                 return Snoozed(returned.delay)
             case Cancel():
-                return Buried(State.CANCELLED, clean(returned.reason))
+                return Buried(State.CANCELLED, clean(str(returned.reason)))
             case Fail():
-                return Buried(State.FAILED, clean(returned.reason))
+                return Buried(State.FAILED, clean(str(returned.reason)))
         try:
             return Completed(dumps(returned, what=flight.kind, noun="result", limit=self._max_result_bytes))
         except InvalidJob as error:
@@ -133,6 +137,13 @@ class Executor:
 
 class HandlerTimeout(Exception):
     """The attempt overran its deadline."""
+
+
+def _call_in_thread(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except StopIteration as error:  # no future can hold it: whoever waits would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _stopped(flight: Flight) -> AttemptOutcome:

@@ -164,9 +164,8 @@ class Fetcher:
         self._fresh = False
 
     def _take_off(self, rows: Sequence[Record], asked_at: float) -> None:
-        ends = self._heart.lease_ends(asked_at)
         for row in rows:
-            flight = Flight(row, ends)
+            flight = Flight(row, asked_at)
             self._flights.add(flight)
             self._start(flight)
 

@@ -33,23 +33,23 @@ class Flight:
         "id",
         "kind",
         "lease",
-        "lease_ends",
         "progress",
         "queue",
+        "renewed_at",
         "row",
         "started",
         "stop",
         "task",
     )
 
-    def __init__(self, row: Record, lease_ends: float) -> None:
+    def __init__(self, row: Record, renewed_at: float) -> None:
         self.row = row
         self.id: int = row["id"]
         self.lease: int = row["lease"]
         self.kind: str = row["kind"]
         self.queue: str = row["queue"]
         self.attempt: int = row["attempt"]
-        self.lease_ends = lease_ends  # on this process's monotonic clock, and never later than on the database's
+        self.renewed_at = renewed_at  # on this process's monotonic clock, and never later than on the database's
         self.context: Context | None = None
         self.progress: str | None = None
         self.started = False

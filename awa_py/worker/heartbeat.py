@@ -66,10 +66,6 @@ class Heart:
         """Whether new leases would be renewed in time."""
         return time.monotonic() - self._last_beat < max(self._staleness_s / 2, self._interval_s * 1.5)
 
-    def lease_ends(self, asked_at: float) -> float:
-        """When a lease that was asked for at that moment runs out, at the earliest."""
-        return asked_at + self._staleness_s
-
     async def _main(self) -> None:
         self._wake = asyncio.Event()
         link = Link(self._database, "heartbeat", STEADY_PLANS)
@@ -104,7 +100,7 @@ class Heart:
         self._adapt(await store.beat_worker(session, self._worker))
         fresh_s = min(self._interval_s, self._staleness_s - self._interval_s) / 2
         old = sorted(
-            (flight for flight in self._flights if flight.lease_ends - began < self._staleness_s - fresh_s),
+            (flight for flight in self._flights if began - flight.renewed_at > fresh_s),
             key=lambda flight: flight.id,
         )
         if old:
@@ -113,7 +109,7 @@ class Heart:
                 if flight.id not in ours:
                     self._tell(flight.id, Stop.LOST)
                     continue
-                flight.lease_ends = began + self._staleness_s
+                flight.renewed_at = began
                 if ours[flight.id]:
                     self._tell(flight.id, Stop.CANCELLED)
         self._last_beat = began
@@ -132,7 +128,7 @@ class Heart:
             await asyncio.sleep(margin_s / 2)
             now = time.monotonic()
             for flight in self._flights:
-                if flight.stop is None and now > flight.lease_ends - margin_s:
+                if flight.stop is None and now > flight.renewed_at + self._staleness_s - margin_s:
                     logger.error("%s: no heartbeat got through, its lease runs out: stopping it", flight)
                     self._tell(flight.id, Stop.FENCED)
 

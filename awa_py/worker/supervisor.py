@@ -30,7 +30,7 @@ INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0, so that each can have a port of 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
-EARLY_S = 5.0  # an end within this time of the first start is a failure to start
+EARLY_S = 10.0  # an end within this time of the first start is a failure to start: importing an app takes a while
 WRONG_USAGE = 2
 
 
@@ -139,7 +139,8 @@ class Supervisor:
             logger.info("process %s ended: %s", self._name(child), _wording(code))
             return
         lived_s = time.monotonic() - child.started_at
-        child.failed_to_start = child.starts == 1 and lived_s < EARLY_S and code in (1, WRONG_USAGE)
+        if child.starts == 1:
+            child.failed_to_start = lived_s < EARLY_S and code in (1, WRONG_USAGE)
         if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self._children):
             self._give_up(child, code)
         else:

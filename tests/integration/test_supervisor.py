@@ -198,6 +198,19 @@ def test_all_that_cannot_start_end_it(stage: Stage) -> None:
     assert "giving up" in log
 
 
+def test_all_that_cannot_start_end_it_though_some_tried_again(stage: Stage) -> None:
+    """One is slower: the other was started again in the meantime, in vain."""
+    stage.run(
+        'say("tried")\n'
+        'while os.environ["AWA_PROCESS_INDEX"] == "1" and count("tried") < 4:\n'
+        "    time.sleep(0.02)\n"
+        "sys.exit(1)"
+    )
+    code, log = stage.ends()
+    assert code == 1
+    assert "process 2 of 2 could not start (exit code 1): giving up" in log
+
+
 def test_wrong_usage_later_on_does_not_end_it(stage: Stage) -> None:
     """What worked once may work again: the database's schema was newer for a moment, say."""
     stage.run('say("tried"); sys.exit(2 if count("tried") == 2 else 0 if count("tried") == 3 else 3)', processes=1)
