@@ -178,6 +178,7 @@ class Link:
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
+        self._was_connected = False
         if connection is None or connection.is_closed():
             return
         try:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from . import cluster, cron, demo, enqueue, job, maintenance, migrate, queue, worker
+from . import cluster, cron, enqueue, job, maintenance, migrate, queue, worker
+from .demo.command import demo
 from .environment import command, forget_blank_variables, front
 from .logs import LogLevel
 from .output import say
@@ -41,7 +42,7 @@ def root(
     """A job queue for Python that needs nothing but PostgreSQL."""
 
 
-command(app, "awa demo --seconds 20", panel=RUN)(demo.demo)
+command(app, "awa demo --seconds 20", panel=RUN)(demo)
 command(app, "awa migrate --status", panel=RUN)(migrate.migrate)
 command(app, "awa worker tasks:app -q email=10 -q default", panel=RUN, log_level=LogLevel.INFO)(worker.worker)
 command(app, "awa maintenance --once rescue", panel=RUN, log_level=LogLevel.INFO)(maintenance.maintenance)

@@ -6,9 +6,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from awa_cli.demo import ending_of  # type: ignore[import-not-found]
-from awa_cli.demo_scene import Chronicle, Scene, Tone  # type: ignore[import-not-found]
-from awa_cli.demo_view import Lines, Pulse, clock  # type: ignore[import-not-found]
+from awa_cli.demo import ending_of
+from awa_cli.demo.scene import Chronicle, Scene, Tone
+from awa_cli.demo.view import Lines, Pulse, clock
 
 from awa_py.job import Job, State
 from awa_py.store.election import Leader

@@ -1,4 +1,4 @@
-"""The jobs of `awa demo`, and an example of what an app looks like: `awa worker awa_cli.demo_jobs:app -q mail`."""
+"""The jobs of `awa demo`, and an example of what an app looks like: `awa worker awa_cli.demo.jobs:app -q mail`."""
 
 import asyncio
 import time

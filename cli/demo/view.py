@@ -17,7 +17,7 @@ from rich.text import Text
 
 from awa_py.job import Job, State
 
-from .demo_scene import Event, Scene, Tone, name
+from .scene import Event, Scene, Tone, name
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 40

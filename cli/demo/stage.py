@@ -12,8 +12,8 @@ from awa_py.db import Database
 from awa_py.job import Job, NewJob, State
 from awa_py.store.session import Session
 
-from .demo_jobs import app, count_click, long_report, resize_image, send_receipt
-from .demo_scene import Event, Scene, Tone, name
+from .jobs import app, count_click, long_report, resize_image, send_receipt
+from .scene import Event, Scene, Tone, name
 
 BURST = 2_000
 BURST_EVERY_S = 4.0

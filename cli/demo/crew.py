@@ -78,7 +78,7 @@ def crew(database: Database) -> Iterator[Crew]:
     served = [argument for queue in QUEUES for argument in ("-q", queue)]
     with lifeline() as read_end, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "awa_cli", "worker", "awa_cli.demo_jobs:app", *served, "--processes", str(WORKERS)],
+            [sys.executable, "-m", "awa_cli", "worker", "awa_cli.demo.jobs:app", *served, "--processes", str(WORKERS)],
             env=_environment(database) | {LIFELINE_VARIABLE: str(read_end)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -19,14 +19,14 @@ from awa_py.job import State
 from awa_py.loops import wait_for_any
 from awa_py.store.session import Session
 
-from .demo_crew import STALENESS, WORKERS, Crew, crew
-from .demo_scene import Chronicle, Scene, look
-from .demo_view import Lines, Screen, View
-from .environment import Environment
-from .output import console, say
+from ..environment import Environment
+from ..output import console, say
+from .crew import STALENESS, WORKERS, Crew, crew
+from .scene import Chronicle, Scene, look
+from .view import Lines, Screen, View
 
 if TYPE_CHECKING:
-    from .demo_stage import Stage
+    from .stage import Stage
 
 SCHEMA = Schema("awa_demo")
 TICK_S = 0.25
@@ -90,7 +90,7 @@ async def _perform(database: Database, where: str, seconds: float | None) -> End
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with _schema(database) as version:
-        from .demo_stage import Stage  # only here: it makes an app, which reads the environment
+        from .stage import Stage  # only here: it makes an app, which reads the environment
 
         stage = Stage()
         say(f"starting {WORKERS} workers …")
@@ -168,7 +168,7 @@ def _view(database: str, seconds: float | None) -> View:
     if sys.stdout.isatty() and not terminal.is_dumb_terminal:
         return Screen(terminal, database=database, seconds=seconds)
     say(f"PostgreSQL {database}")
-    say(f"the sample jobs are in {Path(__file__).with_name('demo_jobs.py')}")
+    say(f"the sample jobs are in {Path(__file__).with_name('jobs.py')}")
     return Lines(say)
 
 
