@@ -69,7 +69,12 @@ class Settings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             value = getattr(self, setting.name)
-            if isinstance(value, timedelta) and value <= timedelta(0) and not setting.name.endswith("_retention"):
+            if not isinstance(value, timedelta):
+                continue
+            if setting.name.endswith("_retention"):
+                if value < timedelta(0):
+                    raise ConfigError(f"{variable(setting.name)} must not be negative")
+            elif value <= timedelta(0):
                 raise ConfigError(f"{variable(setting.name)} must be longer than 0")
         if self.max_args_bytes < 1:
             raise ConfigError("AWA_MAX_ARGS_BYTES must be 1 or more")

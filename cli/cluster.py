@@ -1,9 +1,11 @@
 """awa workers, awa leader, awa stats"""
 
 import asyncio
+import sys
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import RenderableType
@@ -81,37 +83,40 @@ async def leader(env: Environment, as_json: JsonOption = False) -> None:
         )
 
 
-async def stats(
+def stats(
     env: Environment,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Count the jobs by state and by queue."""
+    with suppress(KeyboardInterrupt) if watch else nullcontext():  # Ctrl-C is how watching ends
+        env.run(_stats(env, watch=watch, as_json=as_json))
+
+
+async def _stats(env: Environment, *, watch: bool, as_json: bool) -> None:
+    staleness = env.settings.heartbeat_staleness
     async with env.session() as session:
         if watch:
-            await _watch(session, env.settings.heartbeat_staleness, as_json=as_json)
-            return
-        overview = await Overview.of(session, staleness=env.settings.heartbeat_staleness)
+            await _watch(session, staleness, as_json=as_json)
+        overview = await Overview.of(session, staleness=staleness)
     if as_json:
         print_json(_numbers(overview))
     else:
         show(_picture(overview, console().width))
 
 
-async def _watch(session: Session, staleness: timedelta, *, as_json: bool) -> None:
+async def _watch(session: Session, staleness: timedelta, *, as_json: bool) -> NoReturn:
     """One picture in one place; or a line of JSON a second."""
     out = console()
-    try:
-        with Live(console=out, auto_refresh=False, screen=False) as live:
-            while True:
-                overview = await Overview.of(session, staleness=staleness)
-                if as_json:
-                    print_json(_numbers(overview), compact=True)
-                else:
-                    live.update(_picture(overview, out.width), refresh=True)
-                await asyncio.sleep(REDRAW_S)
-    except asyncio.CancelledError:
-        raise typer.Exit from None  # Ctrl-C is how it ends
+    with nullcontext() if as_json else Live(console=out, auto_refresh=False) as live:
+        while True:
+            overview = await Overview.of(session, staleness=staleness)
+            if live is None:
+                print_json(_numbers(overview), compact=True)
+                sys.stdout.flush()
+            else:
+                live.update(_picture(overview, out.width), refresh=True)
+            await asyncio.sleep(REDRAW_S)
 
 
 def _numbers(overview: Overview) -> dict[str, Any]:
@@ -131,7 +136,7 @@ def _picture(overview: Overview, width: int) -> RenderableType:
     lines = [
         f"last minute: {overview.jobs.completed:,} completed, {overview.jobs.dead:,} failed or cancelled",
         f"workers: {len(alive)}, with {count(slots, 'slot')}",
-        NOBODY if led is None else f"leader: {led.hostname}:{led.pid} since {ago(led.elected_at, overview.now)}",
+        NOBODY if led is None else f"leader: {led.hostname}:{led.pid}, elected {ago(led.elected_at, overview.now)}",
     ]
     states: list[Row] = [{"state": state_text(state), "jobs": overview.jobs.by_state.get(state, 0)} for state in State]
     parts: list[RenderableType] = [table(states, width)]
@@ -144,11 +149,9 @@ def _worker_row(worker: WorkerRow, now: datetime) -> Row:
     return {
         "worker": Text(str(worker.id)[:8]),
         "host": f"{worker.hostname}:{worker.pid}",
-        "version": Text(worker.version),
         "queues": ", ".join(worker.queues),
         "kinds": len(worker.kinds),
-        "running": worker.running,
-        "slots": worker.concurrency,
+        "busy": Text(f"{worker.running}/{worker.concurrency}"),
         "started": Text(ago(worker.started_at, now)),
         "heartbeat": Text(ago(worker.heartbeat_at, now)),
         "status": Text("alive", style="green") if worker.alive else Text("silent", style="red"),

@@ -37,11 +37,16 @@ def worker(
         ),
     ] = None,
     concurrency: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--concurrency", "-c", min=1, metavar="N", envvar="AWA_CONCURRENCY", help="How many jobs at once, in all."
+            "--concurrency",
+            "-c",
+            min=1,
+            metavar="N",
+            envvar="AWA_CONCURRENCY",
+            help=f"How many jobs at once, in all; {DEFAULT_CONCURRENCY} unless set, or the largest limit.",
         ),
-    ] = DEFAULT_CONCURRENCY,
+    ] = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -76,7 +81,9 @@ def worker(
 
     One SIGTERM or Ctrl-C lets running jobs finish; a second one ends them at once.
     """
-    queues = _limits(queue or os.environ.get(QUEUES_VARIABLE, "").split(","), concurrency)
+    limits = _limits(queue or os.environ.get(QUEUES_VARIABLE, "").split(","))
+    slots = concurrency or max(DEFAULT_CONCURRENCY, *(limit or 0 for limit in limits.values()))
+    queues = {name: limit or slots for name, limit in limits.items()}
     index = os.environ.pop(INDEX_VARIABLE, None)  # not for the processes that jobs start
     if processes > 1 and index is None:
         again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
@@ -86,7 +93,7 @@ def worker(
         app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
     # Each process of several has a port of its own; 0 is any free one.
     port = metrics_port + int(index or 0) if metrics_port else metrics_port
-    abandoned = env.run(_work(env, app, queues, concurrency, maintenance, burst, metrics_host, port), fast=True)
+    abandoned = env.run(_work(env, app, queues, slots, maintenance, burst, metrics_host, port), fast=True)
     if abandoned:
         _leave()
 
@@ -120,21 +127,21 @@ def _leave() -> None:
     os._exit(0)
 
 
-def _limits(specs: Sequence[str], default: int) -> dict[str, int]:
+def _limits(specs: Sequence[str]) -> dict[str, int | None]:
     """How many jobs each queue may run at once; blanks are dropped, and so are queues that were named before."""
-    limits: dict[str, int] = {}
+    limits: dict[str, int | None] = {}
     for spec in filter(None, map(str.strip, specs)):
-        name, limit = _limit(spec, default)
+        name, limit = _limit(spec)
         limits.setdefault(name, limit)
     if not limits:
         raise typer.BadParameter(f"no queue: use -q NAME or {QUEUES_VARIABLE}")
     return limits
 
 
-def _limit(spec: str, default: int) -> tuple[str, int]:
+def _limit(spec: str) -> tuple[str, int | None]:
     name, equals, text = spec.rpartition("=")
     if not equals:
-        return parse_queue(spec), default
-    if not text.isdecimal() or not 1 <= int(text) <= default:
-        raise typer.BadParameter(f'queue "{spec}": its limit is a number from 1 to {default}, the concurrency')
+        return parse_queue(spec), None
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f'queue "{spec}": its limit is a number from 1 on')
     return parse_queue(name), int(text)

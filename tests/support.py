@@ -2,11 +2,11 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID, uuid4
 
 from awa_py import App, Job, NewJob, Settings
@@ -16,7 +16,6 @@ from awa_py.store.claim import PRIORITIES, claim_jobs
 from awa_py.store.session import Session
 from awa_py.worker.service import Worker
 
-T = TypeVar("T")
 PATIENCE_S = 30.0
 OWNER = UUID("00000000-0000-4000-8000-000000000001")
 
@@ -41,18 +40,17 @@ QUICK = Settings(
 )
 
 
-async def eventually(
-    predicate: Callable[[], T | Awaitable[T]], timeout_s: float = PATIENCE_S, every_s: float = 0.02
-) -> T:
-    """The predicate's answer, once it is true; an AssertionError where that takes too long."""
+async def eventually(predicate: Callable[[], Any], timeout_s: float = PATIENCE_S, every_s: float = 0.02) -> Any:
+    """The predicate's answer (it may be awaitable), once it is true; an AssertionError where that takes too long."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         answer = predicate()
-        value: Any = await answer if inspect.isawaitable(answer) else answer
-        if value:
-            return value  # type: ignore[no-any-return]
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
         if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"not true after {timeout_s} s; the last answer was {value!r}")
+            raise AssertionError(f"not true after {timeout_s} s; the last answer was {answer!r}")
         await asyncio.sleep(every_s)
 
 
@@ -164,9 +162,9 @@ async def another_session(database: Database, role: str = "test", **settings: st
 
 
 @asynccontextmanager
-async def working(app: App, queues: Any = ("default",), *, maintenance: bool = False, **options: Any) -> AsyncIterator[
-    Worker
-]:
+async def working(
+    app: App, queues: Any = ("default",), *, maintenance: bool = False, **options: Any
+) -> AsyncIterator[Worker]:
     """A worker beside the test; it listens, and is stopped at the end."""
     worker = app.worker(queues, maintenance=maintenance, **options)
     running = asyncio.create_task(worker.run())
@@ -177,18 +175,6 @@ async def working(app: App, queues: Any = ("default",), *, maintenance: bool = F
         worker.stop()
         async with asyncio.timeout(PATIENCE_S):
             await running
-
-
-@asynccontextmanager
-async def beside(work: Awaitable[Any]) -> AsyncIterator["asyncio.Future[Any]"]:
-    """Something that goes on beside the test until it ends."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def new_owner() -> UUID:

@@ -50,13 +50,21 @@ async def evaluate(session: Session) -> Batch:
     enqueued = 0
     for schedule in due:
         try:
-            enqueued += await _fire(session, schedule)
+            enqueued += await _fire_or_disable(session, schedule)
         except LOST:
             raise
-        except (InvalidSchedule, asyncpg.PostgresError) as error:
-            if await store.disable_schedule(session, schedule.name, describe(error)):
-                logger.error("schedule %s is disabled: %s", schedule.name, describe(error))
+        except asyncpg.PostgresError as error:  # a lock or a timeout, say: no fault of the schedule's
+            logger.warning("schedule %s could not fire, trying again: %s", schedule.name, describe(error))
     return Batch(enqueued, again=len(due) == BATCH, next_s=await store.seconds_to_next_schedule(session))
+
+
+async def _fire_or_disable(session: Session, due: DueSchedule) -> int:
+    try:
+        return await _fire(session, due)
+    except (InvalidSchedule, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        if await store.disable_schedule(session, due, describe(error)):
+            logger.error("schedule %s is disabled: %s", due.name, describe(error))
+        return 0
 
 
 async def _fire(session: Session, due: DueSchedule) -> int:

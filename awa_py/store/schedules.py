@@ -90,7 +90,14 @@ async def fire_schedule(
 ) -> list[int]:
     """Enqueues a job for each fire time and notes them, where no other evaluator did. The jobs' ids."""
     ids: list[int] = await session.fetchval(
-        "fire_schedule", due.name, due.last_enqueued_at, fires, dealt_with, next_at or NEVER
+        "fire_schedule",
+        due.name,
+        due.last_enqueued_at,
+        fires,
+        dealt_with,
+        next_at or NEVER,
+        due.expression,
+        due.timezone,
     )
     return ids
 
@@ -101,9 +108,9 @@ async def trigger_schedule(session: Session, name: str) -> int | None:
     return job_id
 
 
-async def disable_schedule(session: Session, name: str, why: str) -> bool:
+async def disable_schedule(session: Session, due: DueSchedule, why: str) -> bool:
     """Switches a schedule off that cannot fire. Whether it was on."""
-    return bool(await session.fetchval("disable_schedule", name, why))
+    return bool(await session.fetchval("disable_schedule", due.name, why, due.expression, due.timezone))
 
 
 async def pause_schedule(session: Session, name: str, *, paused: bool) -> bool:

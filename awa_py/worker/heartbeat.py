@@ -97,8 +97,8 @@ class Heart:
 
     async def _beat(self, session: Session) -> None:
         began = time.monotonic()
-        self._adapt(await store.beat_worker(session, self._worker))
-        fresh_s = min(self._interval_s, self._staleness_s - self._interval_s) / 2
+        interval_s, staleness_s = self._pace(await store.beat_worker(session, self._worker))
+        fresh_s = min(interval_s, staleness_s - interval_s) / 2
         old = sorted(
             (flight for flight in self._flights if began - flight.renewed_at > fresh_s),
             key=lambda flight: flight.id,
@@ -112,23 +112,25 @@ class Heart:
                 flight.renewed_at = began
                 if ours[flight.id]:
                     self._tell(flight.id, Stop.CANCELLED)
+        # Only now: by a shorter staleness, a lease that was not renewed yet would seem to have run out.
+        self._interval_s, self._staleness_s = interval_s, staleness_s
         self._last_beat = began
 
-    def _adapt(self, shortest: timedelta | None) -> None:
-        """Beats as often as the shortest staleness of the worker's queues asks for."""
-        self._interval_s, self._staleness_s = self._own_interval_s, self._own_staleness_s
-        if shortest is not None and shortest.total_seconds() < self._staleness_s:
-            self._staleness_s = shortest.total_seconds()
-            self._interval_s = min(self._interval_s, self._staleness_s / 3)
+    def _pace(self, shortest: timedelta | None) -> tuple[float, float]:
+        """The interval and the staleness, as the shortest staleness of the worker's queues asks for."""
+        if shortest is None or shortest.total_seconds() >= self._own_staleness_s:
+            return self._own_interval_s, self._own_staleness_s
+        staleness_s = shortest.total_seconds()
+        return min(self._own_interval_s, staleness_s / 3), staleness_s
 
     async def _fence_for_ever(self) -> None:
         """Stops handlers whose lease is about to run out: somebody else may have their jobs soon."""
         while True:
-            margin_s = min(5.0, self._staleness_s / 10)
-            await asyncio.sleep(margin_s / 2)
+            await asyncio.sleep(_margin_s(self._staleness_s) / 2)
+            patience_s = self._staleness_s - _margin_s(self._staleness_s)
             now = time.monotonic()
             for flight in self._flights:
-                if flight.stop is None and now > flight.renewed_at + self._staleness_s - margin_s:
+                if flight.stop is None and now > flight.renewed_at + patience_s:
                     logger.error("%s: no heartbeat got through, its lease runs out: stopping it", flight)
                     self._tell(flight.id, Stop.FENCED)
 
@@ -139,3 +141,8 @@ class Heart:
             ids, leases = [flight.id for flight in flights], [flight.lease for flight in flights]
             for job_id in await store.list_cancel_requests(session, ids, leases):
                 self._tell(job_id, Stop.CANCELLED)
+
+
+def _margin_s(staleness_s: float) -> float:
+    """How long before the end of its lease a handler is stopped."""
+    return min(5.0, staleness_s / 10)

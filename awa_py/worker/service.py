@@ -4,12 +4,14 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
 from uuid import UUID, uuid4
+
+import asyncpg
 
 from awa_py import migrate
 from awa_py.config import Settings
@@ -105,7 +107,9 @@ class Worker:
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Works until `stop()`, or, with `until_idle`, until nothing is due."""
-        async with self._registered():
+        async with self._registered() as registered:
+            if not registered:
+                return
             flights = Flights(self._queues, self.info.concurrency, lambda: fetcher.slot_is_free())
             claims = Link(self._database, "claims", {**STEADY_PLANS, "synchronous_commit": "off"})
             finishes = Link(self._database, "finishes", STEADY_PLANS)
@@ -152,7 +156,7 @@ class Worker:
                 self.metrics.running.labels(queue).set_function(partial(flights.held, queue))
             async with _running(heart, completer, listener, finishes, self._companions):
                 try:
-                    await self._fetch(fetcher, until_idle=until_idle)
+                    await self._until_stopped(fetcher.run(until_idle=until_idle))
                 finally:
                     await claims.close()
                     await self._drain(flights, completer)
@@ -160,11 +164,15 @@ class Worker:
                     self.abandoned = flights.abandoned
 
     @asynccontextmanager
-    async def _registered(self) -> AsyncIterator[None]:
-        """In the registry before the first claim, out of it after the last finish."""
+    async def _registered(self) -> AsyncIterator[bool]:
+        """In the registry before the first claim, out of it after the last finish. False: told to stop before that."""
         link = Link(self._database, "registry", strict=True)
         try:
-            await self._enter_registry(link)
+            if not await self._until_stopped(self._enter_registry(link)):
+                if link.connected:  # it may have entered, and not yet have heard of it
+                    await self._leave_registry(link)
+                yield False
+                return
             logger.info(
                 "worker %s serves %s with %d slots and %d kinds",
                 self.id,
@@ -174,15 +182,18 @@ class Worker:
             )
             await link.close()
             try:
-                yield
+                yield True
             finally:
-                with suppress(*LOST):  # the leader sweeps what could not say goodbye
-                    async with asyncio.timeout(UNWIND_S):
-                        connection = await link.connection()
-                        await registry_store.remove_worker(Session(connection, self._database.schema), self.id)
+                await self._leave_registry(link)
                 logger.info("worker %s has stopped", self.id)
         finally:
             await link.close()
+
+    async def _leave_registry(self, link: Link) -> None:
+        with suppress(*LOST, asyncpg.PostgresError):  # the leader sweeps what could not say goodbye
+            async with asyncio.timeout(UNWIND_S):
+                connection = await link.connection()
+                await registry_store.remove_worker(Session(connection, self._database.schema), self.id)
 
     async def _enter_registry(self, link: Link) -> None:
         while True:
@@ -198,16 +209,17 @@ class Worker:
             else:
                 return
 
-    async def _fetch(self, fetcher: Fetcher, *, until_idle: bool) -> None:
-        """Claims until told to stop, or until nothing is due."""
-        fetching = asyncio.create_task(fetcher.run(until_idle=until_idle))
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether the work came to its end before somebody said stop."""
+        working = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if fetching.done():
-                fetching.result()
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+            return working.done()
         finally:
-            await _cancel(fetching, stopping)
+            await _cancel(working, stopping)
 
     async def _drain(self, flights: Flights, completer: Completer) -> None:
         """Lets running jobs finish, cancels the rest and gives it back unburned; heartbeats go on meanwhile."""

@@ -65,9 +65,7 @@ class TestTransactions:
         assert await states(session) == {}
 
     async def test_a_connection_with_a_jsonb_codec_of_its_own_is_fine(self, app: App, session: Session) -> None:
-        await session.connection.set_type_codec(
-            "jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
-        )
+        await session.connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         job = await app.enqueue(
             "work", {"number": 1}, connection=session.connection, metadata={"a": [1]}, unique=Unique(key="k")
         )
@@ -147,7 +145,9 @@ class TestFromSql:
         assert (job.run_at, job.deadline_at) == (datetime(2100, 1, 1, tzinfo=UTC), datetime(2100, 1, 2, tzinfo=UTC))
         assert (job.timeout, job.tags, job.metadata) == (timedelta(seconds=90), ["a", "b"], {"m": 1})
         assert (job.parent_id, job.unique_key, job.state) == (9, "k", State.SCHEDULED)
-        key = await session.connection.fetchrow("SELECT job_id, states, expires_at - now() AS left FROM awa.unique_keys")
+        key = await session.connection.fetchrow(
+            "SELECT job_id, states, expires_at - now() AS left FROM awa.unique_keys"
+        )
         assert key is not None
         assert (key["job_id"], key["states"]) == (job_id, ["scheduled"])
         assert timedelta(minutes=59) < key["left"] <= timedelta(hours=1)

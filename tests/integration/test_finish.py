@@ -36,7 +36,9 @@ Finish = Callable[[Session, int, int], Awaitable[Any]]
 
 FINISHES: dict[str, Finish] = {
     "complete": lambda session, job_id, lease: complete_jobs(session, [job_id], [lease], ['"r"'], keep=True),
-    "complete, kept nowhere": lambda session, job_id, lease: complete_jobs(session, [job_id], [lease], [None], keep=False),
+    "complete, kept nowhere": lambda session, job_id, lease: complete_jobs(
+        session, [job_id], [lease], [None], keep=False
+    ),
     "fail": lambda session, job_id, lease: fail_attempts(session, [job_id], [lease], ["boom"], [None]),
     "snooze": lambda session, job_id, lease: snooze_jobs(session, [job_id], [lease], [seconds(60)]),
     "bury": lambda session, job_id, lease: bury_jobs(session, [job_id], [lease], [State.FAILED], ["why"]),
@@ -331,9 +333,7 @@ ODD = "a'; DROP TABLE awa.ready--"
 
 
 async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Session) -> None:  # D6
-    worker = WorkerInfo(
-        id=new_owner(), hostname=ODD, pid=1, version=ODD, queues=(ODD,), kinds=(ODD,), concurrency=1
-    )
+    worker = WorkerInfo(id=new_owner(), hostname=ODD, pid=1, version=ODD, queues=(ODD,), kinds=(ODD,), concurrency=1)
     await beat_worker(session, worker)
     await set_queue(session, ODD, {"staleness": seconds(5)})
     (job_id,) = await insert(session, "ready", kind=ODD, queue=ODD)

@@ -119,7 +119,10 @@ class TestPromote:  # A13
                 if not rows:
                     await asyncio.sleep(0.01)
 
-        async with another_session(database, **STEADY_PLANS) as leader, another_session(database, **STEADY_PLANS) as own:
+        async with (
+            another_session(database, **STEADY_PLANS) as leader,
+            another_session(database, **STEADY_PLANS) as own,
+        ):
             draining = asyncio.create_task(drain(own))
             batches = 0
             while (batch := await promote(leader)).again:
@@ -150,7 +153,9 @@ class TestRescueOfStaleJobs:
         (quick,) = await insert_running(session, silent_s=100, queue="quick", attempt=9)
         (slow,) = await insert_running(session, silent_s=100, queue="slow")
         await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
-        rows = await session.connection.fetch("SELECT id, extract(epoch FROM run_at - now())::float8 AS s FROM awa.jobs")
+        rows = await session.connection.fetch(
+            "SELECT id, extract(epoch FROM run_at - now())::float8 AS s FROM awa.jobs"
+        )
         waits = {row["id"]: row["s"] for row in rows}
         assert waits[quick] == pytest.approx(1, abs=0.9)
         assert waits[slow] == pytest.approx(40, abs=5)
@@ -296,7 +301,8 @@ class TestCleanupOfDeadJobs:
 class TestCleanupOfCompletedJobs:
     async def partitions(self, session: Session) -> list[str]:
         rows = await session.connection.fetch(
-            "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = 'awa.completed'::regclass"
+            "SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid "
+            "WHERE inhparent = 'awa.completed'::regclass"
         )
         return sorted(row["relname"].removeprefix("completed_") for row in rows)
 
@@ -449,9 +455,7 @@ class TestUnserved:  # F9
     def unserved(self, metrics: Metrics | None = None) -> Unserved:
         return Unserved(staleness=STALENESS, metrics=metrics or Metrics(), grace=seconds(5))
 
-    async def test_it_is_said_once_and_the_job_stays(
-        self, session: Session, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_it_is_said_once_and_the_job_stays(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
         metrics = Metrics()
         (job_id,) = await insert(session, "ready", kind="lost", run_at=ago(10))
         unserved = self.unserved(metrics)
@@ -473,7 +477,9 @@ class TestUnserved:  # F9
         await beat_worker(session, worker(kind="other"))
         dead = worker()
         await beat_worker(session, dead)
-        await session.connection.execute("UPDATE awa.workers SET heartbeat_at = now() - interval '2 min' WHERE id = $1", dead.id)
+        await session.connection.execute(
+            "UPDATE awa.workers SET heartbeat_at = now() - interval '2 min' WHERE id = $1", dead.id
+        )
         await insert(session, "ready", run_at=ago(10))
         assert (await self.unserved().run(session)).changed == 1
 
@@ -561,7 +567,9 @@ async def test_the_table_of_tasks_has_the_intervals_of_the_settings() -> None:  
 
 
 async def test_a_wide_row_moves_through_every_table_unchanged(session: Session) -> None:
-    (job_id,) = await put(session, NewJob(kind="work", args_json='{"deep": {"a": [1, 2.5, null, "ü"]}}', delay=seconds(1)))
+    (job_id,) = await put(
+        session, NewJob(kind="work", args_json='{"deep": {"a": [1, 2.5, null, "ü"]}}', delay=seconds(1))
+    )
     await session.connection.execute("UPDATE awa.scheduled SET run_at = now()")
     await promote_jobs(session, limit=1)
     (row,) = await claim(session)

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -662,7 +664,12 @@ class TestWhatItTakes:
 
     @pytest.mark.parametrize(
         ("queues", "concurrency", "says"),
-        [({}, 1, "at least one queue"), ({"a": 0}, 1, "1 or more"), ({"a": 1}, 0, "1 or more"), ({"a,b": 1}, 1, "comma")],
+        [
+            ({}, 1, "at least one queue"),
+            ({"a": 0}, 1, "1 or more"),
+            ({"a": 1}, 0, "1 or more"),
+            ({"a,b": 1}, 1, "comma"),
+        ],
     )
     async def test_a_worker_that_cannot_work_is_refused(
         self, queues: dict[str, int], concurrency: int, says: str
@@ -783,7 +790,7 @@ class TestShutdown:  # F19
         async def work() -> None: ...
 
         async with app:
-            for pause_s in (0, 0, 0.01, 0.02, 0.05, 0.1):
+            for pause_s in (0, 0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.1):
                 worker = app.worker(["default"], maintenance=True)
                 task = asyncio.create_task(worker.run())
                 await asyncio.sleep(pause_s)
@@ -793,7 +800,7 @@ class TestShutdown:  # F19
         assert await list_workers(session, staleness=seconds(10)) == []
 
 
-async def beaten_since(session: Session, job_id: int, moment: Any) -> bool:
+async def beaten_since(session: Session, job_id: int, moment: datetime | None) -> bool:
     return (await look(session, job_id)).heartbeat_at != moment
 
 
@@ -834,7 +841,9 @@ class TestHeartbeat:
             job = await app.enqueue("work")
             await eventually(gate.started.is_set)
             await set_queue(session, "default", {"staleness": seconds(2)})
-            await asyncio.sleep(5)
+            for _ in range(4):  # four beats: longer than the lease that it began with
+                last = (await look(session, job.id)).heartbeat_at
+                await eventually(partial(beaten_since, session, job.id, last))
             gate.open.set()
             assert await app.result(job.id, timeout="20s") == "the end"
             assert (await app.get(job.id)).rescues == 0
@@ -945,8 +954,9 @@ class TestConnections:
 
         async with app, working(app) as worker:
             for _ in range(2):
+                before = await listener_pids(session)
                 assert await terminate(session, "awa listener") == 1
-                await eventually(lambda: not worker.listening)
+                await eventually(partial(listens_anew, session, before))
                 await eventually(lambda: worker.listening)
                 job = await app.enqueue("work")
                 await app.result(job.id, timeout="20s")
@@ -988,6 +998,17 @@ class TestConnections:
         assert await states(session) == {"completed": total}
         assert set(done) == {job.id for job in jobs}
         assert twice == []
+
+
+async def listener_pids(session: Session) -> set[int]:
+    rows = await session.connection.fetch(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'awa listener'"
+    )
+    return {row["pid"] for row in rows}
+
+
+async def listens_anew(session: Session, before: set[int]) -> bool:
+    return bool(await listener_pids(session) - before)
 
 
 async def terminate(session: Session, name: str) -> int:

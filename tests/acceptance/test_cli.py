@@ -1,0 +1,339 @@
+"""Every command, run as people run it, against a real database."""
+
+import json
+import signal
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from awa_py.db import Connection
+from awa_py.migrate import migrations
+from awa_py.store import queues
+from awa_py.store.heartbeat import WorkerInfo, beat_worker
+from awa_py.store.session import Session
+from tests.acceptance.conftest import Awa
+from tests.support import OWNER
+
+pytestmark = pytest.mark.integration
+
+VIEW = {
+    *("id", "kind", "queue", "state", "priority", "attempt", "max_attempts", "args", "run_at", "created_at"),
+    *("attempted_at", "finalized_at", "heartbeat_at", "deadline_at", "worker_id", "lease", "errors", "progress"),
+    *("result", "tags", "metadata", "unique_key", "parent_id"),
+}
+
+
+async def columns(connection: Connection, table: str) -> set[str]:
+    query = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'awa' AND table_name = $1"
+    return {row[0] for row in await connection.fetch(query, table)}
+
+
+async def serve(session: Session, *queue_names: str, kinds: tuple[str, ...]) -> None:
+    """A worker in the registry that does nothing."""
+    worker = WorkerInfo(id=OWNER, hostname="here", pid=7, version="1", queues=queue_names, kinds=kinds, concurrency=3)
+    await beat_worker(session, worker)
+
+
+def test_version(bare_awa: Awa) -> None:
+    assert bare_awa.ok("--version").out == f"awa {version('awa')}\n"
+
+
+def test_every_help_has_an_example_and_fits_eighty_columns(bare_awa: Awa) -> None:
+    answer = bare_awa.ok("worker", "--help", env={"COLUMNS": "80"})
+    assert "Example: awa worker" in answer.out
+    assert all(len(line) <= 80 for line in answer.out.splitlines())
+    assert "…" not in answer.out
+
+
+def test_shells_complete_states(bare_awa: Awa) -> None:
+    asked = {"_AWA_COMPLETE": "complete_bash", "COMP_WORDS": "awa job list --state ", "COMP_CWORD": "4"}
+    assert "retryable" in bare_awa(env=asked).out.split()
+
+
+class TestMigrate:
+    def test_applies_everything_once(self, tmp_path: Path, fresh_database_url: str) -> None:
+        awa = Awa(tmp_path, fresh_database_url)
+        missing = awa("job", "list")
+        assert missing.code == 1
+        assert missing.err.startswith("awa: ")
+        assert "run `awa migrate`" in missing.err
+        assert all(step["applied_at"] is None for step in awa.ok("migrate", "--status", "--json").json)
+        assert "applied 0001" in awa.ok("migrate").out
+        assert "nothing to do" in awa.ok("migrate").out
+        assert awa.ok("migrate", "--json").json == []
+        steps = awa.ok("migrate", "--status", "--json").json
+        assert [step["version"] for step in steps] == [migration.version for migration in migrations()]
+        assert all(datetime.fromisoformat(step["applied_at"]).tzinfo for step in steps)
+
+    def test_sql_needs_no_database(self, bare_awa: Awa) -> None:
+        script = bare_awa.ok("migrate", "--sql", "--schema", "jobs").out
+        assert 'CREATE SCHEMA IF NOT EXISTS "jobs"' in script
+        assert 'CREATE VIEW "jobs".jobs' in script
+
+    def test_schemas_stand_beside_each_other(self, awa: Awa) -> None:
+        awa.ok("migrate", "--schema", "second")
+        awa.ok("enqueue", "work", "--schema", "second")
+        assert len(awa.ok("job", "list", "--json", env={"AWA_SCHEMA": "second"}).json) == 1
+        assert len(awa.ok("--schema", "second", "job", "list", "--json").json) == 1
+        assert awa.ok("job", "list", "--json").json == []
+
+
+class TestEnqueue:
+    def test_prints_the_id(self, awa: Awa) -> None:
+        job_id = awa.ok("enqueue", "greet", '{"name": "me"}', "--queue", "email", "--priority", "1").out.strip()
+        job = awa.ok("job", "show", job_id, "--json").json
+        assert (job["kind"], job["queue"], job["priority"], job["args"]) == ("greet", "email", 1, {"name": "me"})
+
+    def test_reads_standard_input(self, awa: Awa) -> None:
+        job_id = awa.ok("enqueue", "greet", "-", stdin='{"name": "you"}').out.strip()
+        assert awa.ok("job", "show", job_id, "--json").json["args"] == {"name": "you"}
+
+    def test_many(self, awa: Awa) -> None:
+        ids = awa.ok("enqueue", "work", "--count", "3").out.split()
+        assert len(set(ids)) == 3
+
+    def test_options(self, awa: Awa) -> None:
+        job = awa.ok(
+            *("enqueue", "work", "--at", "2030-01-01T00:00+01:00", "--max-attempts", "3", "--timeout", "90s"),
+            *("--deadline", "2031-01-01T00:00Z", "--tag", "a", "--tag", "b", "--meta", '{"x": 1}', "--json"),
+        ).json
+        assert job.keys() >= VIEW
+        assert job["state"] == "scheduled"
+        assert datetime.fromisoformat(job["run_at"]) == datetime.fromisoformat("2029-12-31T23:00+00:00")
+        assert (job["max_attempts"], job["timeout"], job["tags"]) == (3, "1m30s", ["a", "b"])
+        assert job["metadata"] == {"x": 1}
+
+    @pytest.mark.parametrize("how", [("--unique", "1h"), ("--unique", "yes"), ("--unique-key", "k")])
+    def test_a_held_unique_key_names_its_holder(self, awa: Awa, how: tuple[str, str]) -> None:
+        first = awa.ok("enqueue", "work", "{}", *how)
+        second = awa.ok("enqueue", "work", "{}", *how)
+        assert second.out == first.out
+        assert second.err == f"awa: job {first.out.strip()} already holds this unique key\n"
+
+    def test_an_app_checks_the_arguments_and_gives_its_defaults(self, awa: Awa) -> None:
+        wrong = awa("enqueue", "greet", '{"nam": "me"}', "--app", "tasks:app")
+        assert wrong.code == 1
+        assert '"nam' in wrong.err
+        job = awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app", "--json").json
+        assert job["queue"] == "email"
+
+
+class TestWorker:
+    def test_a_burst_runs_what_is_due_and_ends(self, awa: Awa) -> None:
+        done = awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app").out.strip()
+        broken = awa.ok("enqueue", "break_down", "--app", "tasks:app").out.strip()
+        awa_log = awa.start("worker", "tasks:app", "--burst", env={"AWA_QUEUES": " email=2, ,default, email "})
+        _, log = awa_log.communicate(timeout=60)
+        assert awa_log.returncode == 0, log
+        assert "serves email, default with 100 slots" in log
+        job = awa.ok("job", "show", done, "--json").json
+        assert (job["state"], job["result"]) == ("completed", "hello me")
+        failed = awa.ok("job", "show", broken, "--json").json
+        assert failed["state"] == "failed"
+        assert "it broke" in failed["errors"][0]["error"]
+        assert "It failed for good" in awa.ok("job", "explain", broken).out
+        assert [row["name"] for row in awa.ok("cron", "list", "--json").json] == ["digest"]
+
+    def test_a_signal_ends_it_with_exit_code_0(self, awa: Awa) -> None:
+        worker = awa.start("worker", "tasks:app", "-q", "default", "--log-format", "json")
+        assert worker.stderr is not None
+        first = json.loads(worker.stderr.readline())
+        assert first.keys() == {"time", "level", "logger", "message"}
+        listed = awa.ok("workers", "--json").json
+        assert [row["pid"] for row in listed] == [worker.pid]
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=30)
+        assert worker.returncode == 0
+        assert awa.ok("workers", "--json").json == []
+
+    def test_a_signal_ends_it_while_the_database_is_away(self, awa: Awa) -> None:
+        away = "postgresql://awa@127.0.0.1:1/away"
+        worker = awa.start("worker", "tasks:app", "-q", "default", "--database-url", away)
+        assert worker.stderr is not None
+        assert "cannot reach the database" in worker.stderr.readline()
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=30)
+        assert worker.returncode == 0
+
+    def test_several_processes(self, awa: Awa) -> None:
+        job_id = awa.ok("enqueue", "greet", '{"name": "me"}', "-q", "email").out.strip()
+        awa.ok("worker", "tasks:app", "-q", "email", "--processes", "2", "--burst")
+        assert awa.ok("job", "show", job_id, "--json").json["state"] == "completed"
+
+
+class TestMaintenance:
+    def test_one_task_once(self, awa: Awa) -> None:
+        assert awa.ok("maintenance", "tasks:app", "--once", "cron-sync").out == "cron-sync: 1 row changed\n"
+        assert awa.ok("maintenance", "--once", "rescue", "--json").json == {"task": "rescue", "changed": 0}
+
+    async def test_leads_until_a_signal_comes(self, awa: Awa, connection: Connection) -> None:
+        assert awa.ok("leader", "--json").json is None
+        assert "nobody leads" in awa.ok("leader").out
+        process = awa.start("maintenance")
+        assert process.stderr is not None
+        while "leading" not in process.stderr.readline():
+            pass
+        leader = awa.ok("leader", "--json").json
+        assert leader["pid"] == process.pid
+        assert leader.keys() == await columns(connection, "leader") - {"singleton"}
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert awa.ok("leader", "--json").json is None
+
+
+class TestJob:
+    def test_list_filters_and_pages(self, awa: Awa) -> None:
+        awa.ok("enqueue", "one", "-q", "a", "--tag", "t")
+        later = int(awa.ok("enqueue", "two", "-q", "b", "--delay", "1h").out)
+
+        def kinds(*options: str) -> list[str]:
+            return [job["kind"] for job in awa.ok("job", "list", "--json", *options).json]
+
+        assert kinds() == ["two", "one"]
+        assert kinds("--state", "scheduled") == kinds("--queue", "b") == kinds("--limit", "1") == ["two"]
+        assert kinds("--tag", "t") == kinds("--kind", "one") == kinds("--before", str(later)) == ["one"]
+        assert kinds("--state", "scheduled", "--state", "available") == ["two", "one"]
+        table = awa.ok("job", "list").out.splitlines()
+        assert table[0].split()[:4] == ["id", "state", "kind", "queue"]
+        assert "in 59m" in table[1] or "in 60m" in table[1]
+
+    def test_nothing_to_list(self, awa: Awa) -> None:
+        assert awa.ok("job", "list").out == "no jobs\n"
+        assert awa.ok("job", "list", "--json").json == []
+
+    def test_a_narrow_terminal_gets_one_line_a_job(self, awa: Awa) -> None:
+        awa.ok(
+            "enqueue", "a_kind_with_a_rather_long_name_that_does_not_fit", "-q", "a_queue_with_a_long_name", "-n", "2"
+        )
+        lines = awa.ok("job", "list", env={"COLUMNS": "80"}).out.splitlines()
+        assert len(lines) == 3
+        assert all(len(line) <= 80 for line in lines)
+
+    def test_cancel_retry_delete(self, awa: Awa) -> None:
+        job_id = awa.ok("enqueue", "work").out.strip()
+        assert awa.ok("job", "cancel", job_id).out == f"job {job_id}: cancelled\n"
+        again = awa("job", "cancel", job_id)
+        assert (again.code, again.err) == (1, f"awa: job {job_id} is cancelled: nothing was done\n")
+        assert "It was cancelled" in awa.ok("job", "explain", job_id).out
+        assert awa.ok("job", "retry", job_id).out == f"job {job_id}: available\n"
+        assert awa("job", "delete", job_id, stdin="n\n").code == 1
+        assert awa.ok("job", "delete", job_id, "--yes").out == f"job {job_id}: deleted\n"
+        gone = awa("job", "show", job_id)
+        assert (gone.code, gone.err[:24]) == (1, f"awa: there is no job {job_id}: i"[:24])
+
+    async def test_explain_says_what_is_missing(self, awa: Awa, session: Session) -> None:
+        job_id = awa.ok("enqueue", "greet", "-q", "email").out.strip()
+
+        def explained() -> Any:
+            return " ".join(awa.ok("job", "explain", job_id, "--json").json["reasons"])
+
+        assert "No worker is alive" in explained()
+        await serve(session, "other", kinds=("greet",))
+        assert 'No live worker serves its queue "email"' in explained()
+        await serve(session, "email", kinds=("other",))
+        assert 'knows the kind "greet"' in explained()
+        await serve(session, "email", kinds=("greet",))
+        assert "It is the next in line" in explained()
+        await queues.pause_queue(session, "email", paused=True)
+        assert 'Its queue "email" is paused' in explained()
+
+    def test_explain_counts_who_is_ahead_and_how_long_it_takes(self, awa: Awa) -> None:
+        awa.ok("enqueue", "work", "--count", "2")
+        last = awa.ok("enqueue", "work").out.strip()
+        assert '2 jobs are ahead of it in its queue "default"' in awa.ok("job", "explain", last).out
+        later = awa.ok("enqueue", "work", "--delay", "3h").out.strip()
+        text = awa.ok("job", "explain", later).out
+        assert "It is scheduled for" in text
+        assert "Nobody leads" in text
+
+
+class TestQueue:
+    async def test_settings_stay_until_they_are_set_again(self, awa: Awa, connection: Connection) -> None:
+        awa.ok("queue", "set", "email", "--no-backoff", "--timeout", "5m", "--retention-completed", "0s")
+        queue = awa.ok("queue", "show", "email", "--json").json
+        assert queue.keys() >= await columns(connection, "queues")
+        assert (queue["backoff_enabled"], queue["timeout"], queue["completed_retention"]) == (False, "5m", "0s")
+        awa.ok("queue", "set", "email", "--backoff", "--timeout", "default")
+        queue = awa.ok("queue", "list", "--json").json[0]
+        assert (queue["backoff_enabled"], queue["timeout"], queue["completed_retention"]) == (True, None, "0s")
+
+    def test_pause_and_resume(self, awa: Awa) -> None:
+        assert awa.ok("queue", "pause", "email", "--for", "10m").out == 'queue "email" is paused for 10m\n'
+        queue = awa.ok("queue", "show", "email", "--json").json
+        assert queue["paused"]
+        assert queue["paused_until"] is not None
+        awa.ok("queue", "resume", "email")
+        assert not awa.ok("queue", "show", "email", "--json").json["paused"]
+
+    def test_purge_asks_first(self, awa: Awa) -> None:
+        awa.ok("enqueue", "work", "-q", "bulk", "--count", "3")
+        awa.ok("enqueue", "work", "-q", "bulk", "--delay", "1h")
+        assert awa("queue", "purge", "bulk", stdin="n\n").code == 1
+        assert 'queue "bulk": 4 jobs deleted' in awa.ok("queue", "purge", "bulk", stdin="y\n").out
+
+
+class TestCron:
+    async def test_set_pause_trigger_delete(self, awa: Awa, connection: Connection) -> None:
+        awa.ok("cron", "set", "tick", "*/5 * * * *", "greet", '{"name": "cron"}', "-q", "email", "--misfire", "skip")
+        assert (
+            "the same already"
+            in awa.ok(
+                *("cron", "set", "tick", "*/5 * * * *", "greet", '{"name": "cron"}', "-q", "email", "--misfire", "skip")
+            ).out
+        )
+        assert awa.ok("cron", "show", "tick", "--json").json.keys() == await columns(connection, "cron")
+        awa.ok("cron", "pause", "tick")
+        assert awa.ok("cron", "list", "--json").json[0]["paused"]
+        awa.ok("cron", "resume", "tick")
+        job = awa.ok("job", "show", awa.ok("cron", "trigger", "tick").out.strip(), "--json").json
+        assert (job["kind"], job["queue"], job["args"]) == ("greet", "email", {"name": "cron"})
+        assert len(awa.ok("cron", "preview", "tick", "--count", "4", "--json").json) == 4
+        awa.ok("cron", "delete", "tick")
+        assert awa.ok("cron", "list").out == "no schedules\n"
+
+    @pytest.mark.parametrize(
+        ("after", "times", "change"),
+        [
+            ("2026-03-28T12:00Z", ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"], "1h"),
+            ("2026-10-25T00:45Z", ["2026-10-26T02:30:00+01:00", "2026-10-27T02:30:00+01:00"], "-1h"),
+        ],
+    )
+    def test_preview_flags_a_clock_change(self, bare_awa: Awa, after: str, times: list[str], change: str) -> None:
+        command = ("cron", "preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--after", after, "--count", "2")
+        fires = bare_awa.ok(*command, "--json", env={"TZ": "America/New_York"}).json
+        assert [fire["at"] for fire in fires] == times
+        assert [fire["clock_change"] for fire in fires] == [change, None]
+        assert fires[0]["local_at"].endswith("-04:00")
+        table = bare_awa.ok(*command).out
+        assert ("clocks went forward 1h" if change == "1h" else "clocks went back 1h") in table.splitlines()[1]
+
+
+class TestStats:
+    def test_counts_by_state_and_queue(self, awa: Awa) -> None:
+        awa.ok("enqueue", "work", "--count", "3")
+        awa.ok("enqueue", "work", "--delay", "1h")
+        stats = awa.ok("stats", "--json").json
+        assert (stats["states"]["available"], stats["states"]["scheduled"]) == (3, 1)
+        assert stats["queues"][0]["counts"] == {"available": 3, "scheduled": 1}
+        assert (stats["workers"], stats["leader"]) == (0, None)
+        assert "available     3" in awa.ok("stats").out
+
+    def test_watching_ends_with_ctrl_c(self, awa: Awa) -> None:
+        watch = awa.start("stats", "--watch", "--json")
+        assert watch.stdout is not None
+        for _ in range(2):
+            assert json.loads(watch.stdout.readline())["states"]["available"] == 0
+        watch.send_signal(signal.SIGINT)
+        _, err = watch.communicate(timeout=30)
+        assert (watch.returncode, err) == (0, "")
+
+
+def test_an_embedded_server_needs_nothing_else(bare_awa: Awa, tmp_path: Path) -> None:
+    home = str(tmp_path / "postgres")
+    job_id = bare_awa.ok("enqueue", "work", "--embedded-dir", home).out.strip()
+    jobs = bare_awa.ok("job", "list", "--json", env={"AWA_EMBEDDED_DIR": home}).json
+    assert [str(job["id"]) for job in jobs] == [job_id]

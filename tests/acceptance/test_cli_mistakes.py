@@ -1,0 +1,131 @@
+"""What people get wrong is answered with a sentence and the right exit code, never with a traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Awa
+
+pytestmark = pytest.mark.integration
+
+WORKER = ("worker", "tasks:app", "-q", "default")
+
+WRONG_USAGE = [
+    (("nothing",), "No such command"),
+    (("worker", "tasks:app"), "no queue: use -q NAME or AWA_QUEUES"),
+    (("worker", "tasks:app", "-q", ""), "no queue: use -q NAME or AWA_QUEUES"),
+    (("worker", "-q", "default"), "Missing argument 'APP'"),
+    (("worker", "tasks:app", "-q", "=5"), "a queue's name cannot be empty"),
+    (("worker", "tasks:app", "-q", "a,b"), "a queue's name cannot hold a comma"),
+    (("worker", "tasks:app", "-q", "a=0"), "its limit is a number from 1"),
+    (("worker", "tasks:app", "-q", "a=many"), "its limit is a number from 1"),
+    ((*WORKER, "--concurrency", "0"), "greater than or equal to 1"),
+    ((*WORKER, "--shutdown-timeout", "soon"), '"soon" is not a duration'),
+    ((*WORKER, "--metrics-port", "99999"), "65535"),
+    (("maintenance", "--once", "magic"), "there are promote, rescue, deadlines, cron-sync, cron, cleanup, unserved"),
+    (("enqueue", "work", "{"), "this is not JSON"),
+    (("enqueue", "work", "[1]"), "a JSON object is wanted"),
+    (("enqueue", "work", '{"a": NaN}'), "NaN is no JSON number"),
+    (("enqueue", "work", "[" * 100_000), "this is not JSON"),
+    (("enqueue", "work", "--at", "2030-01-01T00:00"), "has no offset"),
+    (("enqueue", "work", "--at", "tomorrow"), "is not a time"),
+    (("enqueue", "work", "--at", "2030-01-01T00:00Z", "--delay", "5s"), "either --at or --delay"),
+    (("enqueue", "work", "--delay", "999999999d"), "too long"),
+    (("enqueue", "work", "--unique", "maybe"), "is not a duration"),
+    (("enqueue", "work", "--priority", "5"), "less than or equal to 4"),
+    (("enqueue", "work", "--embedded", "--database-url", "postgresql://x"), "either --database-url or --embedded"),
+    (("job", "show", "first"), "is not a job's id"),
+    (("job", "show", "99999999999999999999"), "is not a job's id"),
+    (("job", "list", "--state", "gone"), "'scheduled'"),
+    (("job", "list", "--log-level", "loud"), "'debug'"),
+    (("queue", "set", "email"), "nothing to set"),
+    (("queue", "set", "email", "--timeout", "0s"), "must be longer than 0"),
+    (("migrate", "--sql", "--status"), "either --sql or --status"),
+]
+
+FAILURES = [
+    (("worker", "nowhere:app", "-q", "a"), 'there is no module "nowhere"'),
+    (("worker", "tasks", "-q", "a"), "write module:attribute"),
+    (("worker", "tasks.py:app", "-q", "a"), "name the module, not its file: tasks:app"),
+    (("worker", "tasks:ap", "-q", "a"), "did you mean tasks:app?"),
+    (("worker", "tasks:number", "-q", "a"), "is a int, not an awa.App"),
+    (("worker", "broken:app", "-q", "a"), 'importing "broken" failed at'),
+    ((*WORKER, "--schema", "missing"), "run `awa migrate`"),
+    ((*WORKER, "--database-url", "mysql://x"), "must begin with postgresql://"),
+    (("enqueue", ""), "a kind's name cannot be empty"),
+    (("enqueue", "work", '{"a": "\\u0000"}'), "cannot be stored"),
+    (("enqueue", "work", "--at", "9999-12-31T23:59:59-12:00"), "too far away"),
+    (("enqueue", "work", "--unique-key", ""), "a unique key has 1 to 1000 characters"),
+    (("enqueue", "work", "--app", "tasks:app"), 'tasks:app has no job "work"; it has greet'),
+    (("job", "show", "12345"), "there is no job 12345"),
+    (("job", "explain", "12345"), "there is no job 12345"),
+    (("job", "cancel", "12345"), "there is no job 12345"),
+    (("job", "list", "--kind", "\udcff"), "awa: "),
+    (("queue", "show", "nowhere"), 'there is no queue "nowhere"'),
+    (("cron", "set", "x", "0 0 30 2 *", "work"), "never fires"),
+    (("cron", "set", "x", "0 0 * *", "work"), "it has 4 fields"),
+    (("cron", "set", "x", "@daily", "work", "--timezone", "Berlin"), 'did you mean "Europe/Berlin"?'),
+    (("cron", "set", "x" * 300, "@daily", "work"), "at most 200 characters"),
+    (("cron", "preview", "61 * * * *"), '"61" is no minute'),
+    (("cron", "preview", "nowhere"), 'there is no schedule "nowhere"'),
+    (("cron", "trigger", "nowhere"), 'there is no schedule "nowhere"'),
+    (("cron", "pause", "nowhere"), 'there is no schedule "nowhere"'),
+    (("cron", "delete", "nowhere"), 'there is no schedule "nowhere"'),
+    (("job", "list", "--schema", "it's"), "a schema's name has"),
+    (("job", "list", "--database-url", "postgresql://awa@127.0.0.1:1/x"), "cannot connect to the database"),
+    (("job", "show", "1", "--database-url", "postgresql://awa@127.0.0.1:1/x"), "cannot connect to the database"),
+    (("job", "list", "--database-url", "postgresql://awa@127.0.0.1:abc/x"), "cannot connect to the database"),
+]
+
+
+@pytest.mark.parametrize(("command", "says"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
+def test_wrong_usage_ends_with_2(bare_awa: Awa, command: tuple[str, ...], says: str) -> None:
+    answer = bare_awa(*command)
+    assert (answer.code, answer.out) == (2, "")
+    assert says in " ".join(answer.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "says"), FAILURES, ids=lambda value: " ".join(value)[:60].encode("ascii", "replace")
+)
+def test_failures_end_with_1(awa: Awa, command: tuple[str, ...], says: str) -> None:
+    (awa.directory / "broken.py").write_text("import awa_py\napp = awa_py.App()\n1 / 0\n")
+    answer = awa(*command)
+    assert (answer.code, answer.out) == (1, "")
+    assert says in answer.err
+    assert answer.err.startswith("awa: ")
+    assert answer.err.count("\n") == 1
+
+
+def test_no_database_says_how_to_name_one(bare_awa: Awa) -> None:
+    answer = bare_awa("job", "list", env={"AWA_DATABASE_URL": " ", "DATABASE_URL": ""})
+    assert answer.code == 1
+    assert "set AWA_DATABASE_URL" in answer.err
+
+
+def test_passwords_stay_secret(tmp_path: Path) -> None:
+    awa = Awa(tmp_path, "postgresql://awa:hush@127.0.0.1:1/x")
+    answer = awa("job", "list")
+    assert answer.code == 1
+    assert "hush" not in answer.err
+
+
+def test_settings_that_cannot_work_are_named(awa: Awa) -> None:
+    answer = awa("job", "explain", "1", env={"AWA_HEARTBEAT_INTERVAL": "often"})
+    assert answer.code == 1
+    assert "AWA_HEARTBEAT_INTERVAL" in answer.err
+
+
+def test_a_reader_that_leaves_is_no_error_worth_a_word(awa: Awa) -> None:
+    awa.ok("enqueue", "work", "--count", "2000")
+    # Unbuffered, Python itself takes a part of the output for the whole, and notices nothing.
+    listing = awa.start("job", "list", "--json", "--limit", "2000", env={"PYTHONUNBUFFERED": ""})
+    assert listing.stdout is not None
+    assert listing.stderr is not None
+    listing.stdout.read(1)
+    listing.stdout.close()
+    assert listing.stderr.read() == ""
+    assert listing.wait(30) == 1
+    listing.stderr.close()
+    assert listing.stdin is not None
+    listing.stdin.close()

@@ -1,0 +1,223 @@
+"""The plans of the hot statements on large tables: an index, no sort, no scan of a whole table."""
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from awa_py.db import STEADY_PLANS, Database, OwnConnection, Schema
+from awa_py.store.session import statement
+
+# One database of 1,600,000 rows, made once: whoever runs one of these tests runs them all.
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
+
+Node = dict[str, Any]
+
+FILL = (
+    """
+    INSERT INTO awa.ready (kind, queue, priority, expires_at)
+    SELECT 'work', 'q' || n % 5, 1 + n % 4, CASE WHEN n % 1000 = 0 THEN now() + interval '1 day' END
+    FROM generate_series(1, 1000000) AS n
+    """,
+    """
+    INSERT INTO awa.scheduled (state, kind, queue, run_at)
+    SELECT 'scheduled', 'work', 'q' || n % 5, now() + n * interval '1 second' - interval '100 seconds'
+    FROM generate_series(1, 300000) AS n
+    """,
+    """
+    INSERT INTO awa.running (kind, queue, worker_id, attempt, lease, attempted_at, heartbeat_at, deadline_at)
+    SELECT 'work', 'q' || n % 5, '00000000-0000-4000-8000-000000000001', 1, 1,
+           now() - (n % 1000) * interval '100 ms', now(), CASE WHEN n % 10 = 0 THEN now() + interval '1 hour' END
+    FROM generate_series(1, 300000) AS n
+    """,
+    "INSERT INTO awa.queues (name) SELECT 'q' || n FROM generate_series(0, 4) AS n",
+)
+CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000-000000000002'"
+
+
+@pytest.fixture(scope="session")
+def big_url(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The large database, made by the first process that asks for it and dropped by the last.
+
+    The group should bring all of these tests to one process; with pytest 9.2 it does not (pytest-xdist issue 1386).
+    """
+    run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
+    name = f"awa_plans_{run_id[:12]}"
+    url = urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+    users = tmp_path_factory.getbasetemp().parent / name
+    with locked(users) as count:
+        if count == 0:
+            asyncio.run(fill(server_url, url, template))
+        users.write_text(str(count + 1))
+    yield url
+    with locked(users) as count:
+        users.write_text(str(count - 1))
+        if count == 1:
+            asyncio.run(run(server_url, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@contextmanager
+def locked(users: Path) -> Iterator[int]:
+    """How many processes use it, while nobody else may ask."""
+    with users.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield int(users.read_text() or 0)
+
+
+async def fill(server_url: str, url: str, template: str) -> None:
+    await run(server_url, f"CREATE DATABASE {urlsplit(url).path[1:]} TEMPLATE {template}")
+    await run(url, *(f"ALTER TABLE awa.{table} SET UNLOGGED" for table in ("ready", "scheduled", "running")))
+    await asyncio.gather(*(run(url, command) for command in FILL))
+    await run(url, "ANALYZE")
+
+
+async def run(url: str, *commands: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        for command in commands:
+            await connection.execute(command)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def big(big_url: str) -> AsyncIterator[OwnConnection]:
+    connection = await Database(big_url, Schema()).connect("test", STEADY_PLANS)
+    yield connection
+    await connection.close()
+
+
+async def plan(connection: OwnConnection, name: str, values: str, *, generic: bool = False) -> Node:
+    """The plan of a statement, for these values or, as a prepared statement has it in the end, for any."""
+    mode = "force_generic_plan" if generic else "force_custom_plan"
+    await connection.execute(f"SET plan_cache_mode = {mode}")
+    await connection.execute(f"PREPARE p AS {statement(name, Schema())}")
+    try:
+        text = await connection.fetchval(f"EXPLAIN (FORMAT JSON, COSTS OFF) EXECUTE p ({values})")
+    finally:
+        await connection.execute("DEALLOCATE p")
+    root: Node = json.loads(text)[0]["Plan"]
+    return root
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from nodes(child)
+
+
+def below(node: Node) -> Iterator[Node]:
+    """The nodes that feed this one; what is only attached to it (CTEs, sub-plans) does not."""
+    for child in node.get("Plans", ()):
+        if child["Parent Relationship"] not in ("InitPlan", "SubPlan"):
+            yield child
+            yield from below(child)
+
+
+def scans(root: Node, relation: str) -> list[tuple[str, str | None]]:
+    """How a table is read."""
+    return [
+        (node["Node Type"], node.get("Index Name"))
+        for node in nodes(root)
+        if node.get("Relation Name") == relation and "Scan" in node["Node Type"]
+    ]
+
+
+def sorted_tables(root: Node) -> set[str]:
+    """The tables whose rows go through a sort."""
+    return {
+        feeding["Relation Name"]
+        for node in nodes(root)
+        if "Sort" in node["Node Type"]
+        for feeding in below(node)
+        if "Relation Name" in feeding
+    }
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+class TestSteadyPlans:
+    async def test_the_claim(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "claim_jobs", CLAIM, generic=generic)
+        assert sorted(scans(root, "ready")) == [("Index Scan", "ready_order"), ("Tid Scan", None)]
+        assert "ready" not in sorted_tables(root)
+
+    async def test_the_promotion(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "promote_jobs", "1000", generic=generic)
+        found = scans(root, "scheduled")
+        assert ("Tid Scan", None) in found
+        assert {index for kind, index in found if kind != "Tid Scan"} == {"scheduled_run_at"}
+        assert "scheduled" not in sorted_tables(root)
+
+    async def test_the_rescue_of_stale_jobs(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "rescue_stale_jobs", "'90 seconds', 500", generic=generic)
+        assert scans(root, "running") == [("Index Scan", "running_attempted_at")]
+        assert "running" not in sorted_tables(root)
+
+    async def test_the_rescue_of_overdue_jobs(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "rescue_overdue_jobs", "500", generic=generic)
+        assert scans(root, "running") == [("Index Scan", "running_deadline_at")]
+        assert "running" not in sorted_tables(root)
+
+    async def test_the_end_of_expired_jobs(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "fail_expired_jobs", "500", generic=generic)
+        assert sorted(scans(root, "ready")) == [("Index Scan", "ready_expires_at"), ("Tid Scan", None)]
+        assert sorted(scans(root, "scheduled")) == [("Index Scan", "scheduled_expires_at"), ("Tid Scan", None)]
+        assert sorted_tables(root) == set()
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("complete_jobs", "'{1,2,3}', '{1,1,1}', '{null,null,null}', true"),
+            ("snooze_jobs", "'{1,2,3}', '{1,1,1}', '{1s,1s,1s}'"),
+            ("bury_jobs", "'{1,2,3}', '{1,1,1}', '{failed,failed,failed}', '{a,b,c}'"),
+            ("release_jobs", "'{1,2,3}', '{1,1,1}'"),
+            ("beat_jobs", "'{1,2,3}', '{1,1,1}'"),
+            ("update_progress", "'{1,2,3}', '{1,1,1}', '{null,null,null}'"),
+            ("list_cancel_requests", "'{1,2,3}', '{1,1,1}'"),
+        ],
+    )
+    async def test_whatever_goes_by_id(self, big: OwnConnection, generic: bool, name: str, values: str) -> None:
+        root = await plan(big, name, values, generic=generic)
+        assert scans(root, "running") == [("Index Scan", "running_pkey")]
+
+    async def test_the_look_at_many_queues(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "has_ready_jobs", "'{q1,q2,q9}', '{work}'", generic=generic)
+        assert scans(root, "ready") == [("Index Scan", "ready_order")]
+
+    async def test_the_look_for_unserved_jobs(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "mark_unserved_jobs", "'q1', 2, 5, 500, '90 s', '5 s'", generic=generic)
+        assert sorted(scans(root, "ready")) == [("Index Scan", "ready_order"), ("Tid Scan", None)]
+        assert "ready" not in sorted_tables(root)
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+async def test_the_claim_is_as_good_with_default_settings(big_url: str, generic: bool) -> None:
+    connection = await Database(big_url, Schema()).connect("test")
+    try:
+        root = await plan(connection, "claim_jobs", CLAIM, generic=generic)
+    finally:
+        await connection.close()
+    assert sorted(scans(root, "ready")) == [("Index Scan", "ready_order"), ("Tid Scan", None)]
+    assert "ready" not in sorted_tables(root)
+
+
+async def test_a_million_jobs_are_claimed_as_quickly_as_ten(big: OwnConnection) -> None:
+    """By what it touches, not by the clock: a claim of ten reads few pages, however many wait behind them."""
+    async with big.transaction():
+        text = statement("claim_jobs", Schema())
+        for n, value in enumerate(CLAIM.replace("100", "10").split(", "), 1):
+            text = text.replace(f"${n}", value)
+        explained = await big.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}")
+        root = json.loads(explained)[0]["Plan"]
+        (scan,) = [node for node in nodes(root) if node.get("Index Name") == "ready_order"]
+        assert scan["Actual Rows"] * scan["Actual Loops"] <= 40
+        assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 200

@@ -1,0 +1,132 @@
+"""Settings: from the environment, with limits that are checked where they are made."""
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from awa_py.config import Settings, database_url, schema_name, variable
+from awa_py.errors import ConfigError
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:  # A1
+    settings = Settings()
+    assert {name: getattr(settings, name).total_seconds() for name in SECONDS} == SECONDS
+
+
+SECONDS = {
+    "heartbeat_interval": 30,
+    "heartbeat_staleness": 90,
+    "heartbeat_rescue_interval": 30,
+    "deadline_rescue_interval": 30,
+    "promote_interval": 5,
+    "cleanup_interval": 60,
+    "cron_sync_interval": 60,
+    "cron_eval_interval": 1,
+    "election_interval": 1,
+    "completed_retention": 24 * 3600,
+    "failed_retention": 72 * 3600,
+    "shutdown_timeout": 30,
+    "poll_interval": 0.5,
+}
+
+
+@pytest.mark.parametrize("setting", SECONDS)
+def test_every_interval_comes_from_its_variable(setting: str) -> None:
+    environ = {variable(setting): "70s", "AWA_HEARTBEAT_STALENESS": "1h"}
+    expected = 3600 if setting == "heartbeat_staleness" else 70
+    assert getattr(Settings.from_env(environ), setting).total_seconds() == expected
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t"])
+def test_a_blank_variable_counts_as_unset(blank: str) -> None:  # F2
+    assert Settings.from_env({"AWA_POLL_INTERVAL": blank, "AWA_MAX_ARGS_BYTES": blank}) == Settings()
+
+
+def test_an_argument_wins_over_the_environment_unless_it_is_none() -> None:
+    environ = {"AWA_POLL_INTERVAL": "2s", "AWA_SHUTDOWN_TIMEOUT": "3s"}
+    settings = Settings.from_env(environ, poll_interval=timedelta(seconds=9), shutdown_timeout=None)
+    assert (settings.poll_interval, settings.shutdown_timeout) == (timedelta(seconds=9), timedelta(seconds=3))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("0.5", 0.5), ("1.5s", 1.5), ("2m", 120), ("1h30m", 5400)]
+)
+def test_fractions_of_a_second_count(text: str, seconds: float) -> None:  # D1
+    assert Settings.from_env({"AWA_POLL_INTERVAL": text}).poll_interval.total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["10 parsecs", "soon", "-5s", "nan", "inf"])
+def test_what_is_no_duration_is_named_with_its_variable(text: str) -> None:  # Y4
+    with pytest.raises(ConfigError, match="AWA_PROMOTE_INTERVAL: "):
+        Settings.from_env({"AWA_PROMOTE_INTERVAL": text})
+
+
+@pytest.mark.parametrize("setting", [name for name in SECONDS if not name.endswith("_retention")])
+def test_no_interval_is_0(setting: str) -> None:  # Y4
+    with pytest.raises(ConfigError, match=f"{variable(setting)} must be longer than 0"):
+        Settings.from_env({}, **{setting: timedelta(0)})
+
+
+def test_a_retention_of_0_keeps_nothing_and_is_fine() -> None:
+    assert Settings.from_env({"AWA_COMPLETED_RETENTION": "0"}).completed_retention == timedelta(0)
+
+
+def test_a_retention_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match="AWA_FAILED_RETENTION"):
+        Settings(failed_retention=timedelta(seconds=-1))
+
+
+@pytest.mark.parametrize("staleness", ["30s", "29.9s", "1s"])
+def test_a_staleness_within_the_interval_is_rejected(staleness: str) -> None:  # D1
+    with pytest.raises(ConfigError, match=r"AWA_HEARTBEAT_STALENESS \(.*\) must exceed AWA_HEARTBEAT_INTERVAL \(30s\)"):
+        Settings.from_env({"AWA_HEARTBEAT_STALENESS": staleness})
+
+
+@pytest.mark.parametrize(("staleness", "warned"), [("30.5s", True), ("89.9s", True), ("90s", False), ("5m", False)])
+def test_a_staleness_under_three_intervals_is_warned_of(  # D1
+    staleness: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Settings.from_env({"AWA_HEARTBEAT_STALENESS": staleness})
+    assert ("less than three times AWA_HEARTBEAT_INTERVAL" in caplog.text) is warned
+
+
+def test_a_leader_is_given_time_to_show_that_it_lives() -> None:
+    with pytest.raises(ConfigError, match="AWA_LEADER_TIMEOUT must be at least twice AWA_LEADER_CHECK_INTERVAL"):
+        Settings.from_env({"AWA_LEADER_TIMEOUT": "5s"})
+
+
+@pytest.mark.parametrize("text", ["many", "1MiB", "-1", "1.5"])
+def test_a_number_of_bytes_is_a_number(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"AWA_MAX_ARGS_BYTES: '{text}' is not a number of bytes"):
+        Settings.from_env({"AWA_MAX_ARGS_BYTES": text})
+
+
+def test_no_bytes_at_all_is_too_few() -> None:
+    with pytest.raises(ConfigError, match="AWA_MAX_ARGS_BYTES must be 1 or more"):
+        Settings.from_env({"AWA_MAX_ARGS_BYTES": "0"})
+
+
+def test_the_database_is_the_given_one_or_that_of_the_environment() -> None:
+    both = {"AWA_DATABASE_URL": "postgresql://a/x", "DATABASE_URL": "postgres://b/y"}
+    assert database_url("postgresql://c/z", both) == "postgresql://c/z"
+    assert database_url(None, both) == "postgresql://a/x"
+    assert database_url(None, {**both, "AWA_DATABASE_URL": "  "}) == "postgres://b/y"
+
+
+def test_no_database_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match="no database: set AWA_DATABASE_URL"):
+        database_url(None, {})
+
+
+def test_another_kind_of_database_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigError, match="must begin with postgresql://") as refusal:
+        database_url("mysql://root:secret@host/db", {})
+    assert "secret" not in str(refusal.value)
+
+
+def test_the_schema_is_the_given_one_or_that_of_the_environment() -> None:
+    assert schema_name("given", {"AWA_SCHEMA": "env"}) == "given"
+    assert schema_name(None, {"AWA_SCHEMA": "env"}) == "env"
+    assert schema_name(None, {"AWA_SCHEMA": " "}) == "awa"

@@ -1,0 +1,42 @@
+"""The tree of errors is the one that the module draws."""
+
+import inspect
+import re
+
+import pytest
+
+from awa_py import errors
+from awa_py.errors import AwaError
+
+CLASSES = {name: error for name, error in vars(errors).items() if inspect.isclass(error)}
+
+
+def drawn() -> dict[str, str]:
+    """Each class of the drawing, with its parent."""
+    parents = {0: "AwaError"}
+    found = {}
+    for line in inspect.getdoc(errors).splitlines():  # type: ignore[union-attr]
+        match = re.match(r"((?:│   |    )*)[├└]── (\w+)", line)
+        if match:
+            depth = len(match[1]) // 4 + 1
+            parents[depth] = match[2]
+            found[match[2]] = parents[depth - 1]
+    return found
+
+
+def test_every_error_is_in_the_drawing_under_its_parent() -> None:
+    assert drawn() == {name: error.__mro__[1].__name__ for name, error in CLASSES.items() if error is not AwaError}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_error_says_what_it_means(name: str) -> None:
+    assert issubclass(CLASSES[name], AwaError)
+    assert CLASSES[name].__doc__
+
+
+def test_wrong_values_are_also_value_errors_and_missing_things_lookup_errors() -> None:
+    for error in (errors.ConfigError, errors.InvalidJob, errors.InvalidDuration, errors.InvalidSchedule):
+        assert issubclass(error, ValueError)
+    for missing in (errors.JobNotFound, errors.UnknownKind, errors.UnknownSchedule):
+        assert issubclass(missing, LookupError)
+    assert issubclass(errors.ResultTimeout, TimeoutError)

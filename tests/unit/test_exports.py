@@ -1,0 +1,40 @@
+"""What `import awa_py as awa` offers."""
+
+import inspect
+
+import awa_py
+from awa_py import errors
+
+# The names that the contract gives, as far as they are built.
+CONTRACT = {"App", "AwaError", "Cancel", "Context", "Fail", "Job", "Retry", "Snooze"}
+
+
+def test_the_names_are_sorted_and_each_is_there() -> None:
+    assert list(awa_py.__all__) == sorted(set(awa_py.__all__))
+    assert all(hasattr(awa_py, name) for name in awa_py.__all__)
+
+
+def test_the_contracts_names_are_exported() -> None:
+    assert set(awa_py.__all__) >= CONTRACT
+
+
+def test_every_error_is_exported() -> None:
+    raised = {name for name, error in vars(errors).items() if inspect.isclass(error)}
+    assert set(awa_py.__all__) >= raised
+
+
+def test_nothing_public_is_there_that_is_not_exported() -> None:
+    public = {name for name, value in vars(awa_py).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert public == set(awa_py.__all__)
+
+
+def test_everything_exported_says_what_it_is() -> None:
+    assert [name for name in awa_py.__all__ if not inspect.getdoc(getattr(awa_py, name))] == []
+
+
+def test_the_contracts_methods_are_there() -> None:
+    app = {"job", "cron", "enqueue", "enqueue_many", "get", "result", "cancel", "retry", "work"}
+    assert [name for name in app if not callable(getattr(awa_py.App, name))] == []
+    job = {"enqueue", "options", "new"}
+    assert [name for name in job if not callable(getattr(awa_py.JobType, name))] == []
+    assert all(hasattr(awa_py.Context, name) for name in ("job", "cancelled", "wait_cancelled", "progress"))

@@ -1,0 +1,111 @@
+"""A job before it has an id says what is wrong with it, and writes itself as JSON."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from awa_py.errors import InvalidJob
+from awa_py.job import FINAL, UNFINISHED, NewJob, State, UniqueKey, check_kind, check_queue
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def test_a_plain_job_has_the_defaults() -> None:
+    job = NewJob(kind="work")
+    assert (job.queue, job.priority, job.max_attempts, job.args_json) == ("default", 2, 25, "{}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": ""}, "a kind's name cannot be empty"),
+        ({"kind": None}, "kind None: a kind's name is text"),
+        ({"kind": "x" * 201}, f'kind "{"x" * 40}…": a kind\'s name has at most 200 characters'),
+        ({"kind": "a\tb"}, r"kind 'a\tb': a kind's name cannot hold control characters"),
+        ({"queue": "gh,slack"}, 'queue "gh,slack": a queue\'s name cannot hold a comma'),
+        ({"queue": 7}, "queue 7: a queue's name is text"),
+        ({"priority": 0}, "work: priority is 1 (first) to 4, not 0"),
+        ({"priority": True}, "work: priority is 1 (first) to 4, not True"),
+        ({"priority": 2.0}, "work: priority is 1 (first) to 4, not 2.0"),
+        ({"priority": "1"}, "work: priority is 1 (first) to 4, not '1'"),
+        ({"max_attempts": 0}, "work: max_attempts is 1 to 32767, not 0"),
+        ({"max_attempts": 32_768}, "work: max_attempts is 1 to 32767, not 32768"),
+        ({"max_attempts": True}, "work: max_attempts is 1 to 32767, not True"),
+        ({"max_attempts": None}, "work: max_attempts is 1 to 32767, not None"),
+        ({"run_at": NOON, "delay": timedelta(1)}, "work: give either run_at or delay, not both"),
+        ({"run_at": NOON.replace(tzinfo=None)}, "work: run_at has no timezone"),
+        ({"deadline": NOON.replace(tzinfo=None)}, "work: deadline has no timezone"),
+        ({"timeout": timedelta(0)}, "work: timeout must be longer than 0"),
+        ({"tags": ["ok", ""]}, "work: '' is not a tag"),
+        ({"tags": ["x" * 201]}, "is not a tag: 1 to 200 characters, no NUL"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_it_is_about(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidJob) as refusal:
+        NewJob(**{"kind": "work", **fields})
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize("key", ["", "a\x00b", "x" * 1001])
+def test_a_unique_key_is_text_of_a_sensible_length(key: str) -> None:
+    with pytest.raises(InvalidJob, match="a unique key has 1 to 1000 characters"):
+        UniqueKey(key=key)
+
+
+def test_a_unique_key_holds_in_at_least_one_state() -> None:
+    with pytest.raises(InvalidJob, match="name at least one state"):
+        UniqueKey(key="k", states=())
+
+
+def test_names_of_the_longest_kind_are_fine() -> None:
+    assert check_kind("x" * 200) == "x" * 200
+    assert check_kind("with, a comma and ünï") == "with, a comma and ünï"
+    assert check_queue("a b:c") == "a b:c"
+
+
+def test_json_has_what_was_set_and_no_more() -> None:
+    assert json.loads(NewJob(kind="work").to_json()) == {
+        "kind": "work",
+        "queue": "default",
+        "priority": 2,
+        "max_attempts": 25,
+        "args": {},
+    }
+
+
+def test_json_has_everything_that_was_set() -> None:
+    job = NewJob(
+        kind='a "kind"',
+        args_json='{"n":[1,{}]}',
+        delay=timedelta(milliseconds=1500),
+        timeout=timedelta(seconds=90),
+        deadline=NOON,
+        tags=("a",),
+        metadata={"m": None},
+        parent_id=5,
+        unique=UniqueKey(key="k", period=timedelta(hours=1), states=(State.RUNNING,)),
+    )
+    assert json.loads(job.to_json()) == {
+        "kind": 'a "kind"',
+        "queue": "default",
+        "priority": 2,
+        "max_attempts": 25,
+        "delay": "1.500000 seconds",
+        "timeout": "90.000000 seconds",
+        "deadline": "2030-01-01T12:00:00+00:00",
+        "tags": ["a"],
+        "metadata": {"m": None},
+        "parent_id": 5,
+        "unique_key": "k",
+        "unique_for": "3600.000000 seconds",
+        "unique_states": ["running"],
+        "args": {"n": [1, {}]},
+    }
+
+
+def test_every_state_is_final_or_not() -> None:
+    assert {state for state in State if state.final} == FINAL == {State.COMPLETED, State.FAILED, State.CANCELLED}
+    assert FINAL.isdisjoint(UNFINISHED)
+    assert {*FINAL, *UNFINISHED} == set(State)
