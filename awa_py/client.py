@@ -42,6 +42,8 @@ class Unique:
 
     def resolve(self, kind: str, args: Mapping[str, Any]) -> UniqueKey:
         """The key that a job with these arguments claims."""
+        if isinstance(self.by, str):
+            raise InvalidJob(f"{kind}: unique by takes a list of argument names, not one text")
         period = None if self.period is None else duration.parse(self.period)
         if self.states is not None:
             states = tuple(_state(kind, state) for state in self.states)

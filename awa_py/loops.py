@@ -9,6 +9,7 @@ from typing import Any
 logger = logging.getLogger("awa.loops")
 
 RESTART_S = 1.0
+INSISTENCE_S = 1.0  # a cancellation can get lost in code that is not ours: it is repeated
 
 
 class LoopThread:
@@ -35,9 +36,10 @@ class LoopThread:
 
     async def stop(self) -> None:
         """Cancels what runs in the thread and waits for its end."""
-        if self._task is not None:
-            self.call(self._task.cancel)
-        await asyncio.to_thread(self._thread.join)
+        while self._thread.is_alive():
+            if self._task is not None:
+                self.call(self._task.cancel)
+            await asyncio.to_thread(self._thread.join, INSISTENCE_S)
 
     @property
     def alive(self) -> bool:
@@ -66,7 +68,18 @@ class LoopThread:
 async def wait_for_any(event: asyncio.Event, timeout_s: float) -> bool:
     """Waits for the event, no longer than the timeout. Whether it came."""
     try:
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):  # asyncio.wait_for swallows a cancellation now and then, until 3.12
+            await event.wait()
     except TimeoutError:
         return False
     return True
+
+
+async def cancel(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancels the tasks and waits for their end, whatever they do about it; errors have been dealt with elsewhere."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=INSISTENCE_S)
+    await asyncio.gather(*tasks, return_exceptions=True)

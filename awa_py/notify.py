@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from awa_py.db import LOST, Database, Link, describe
+from awa_py.loops import wait_for_any
 
 logger = logging.getLogger("awa.notify")
 
@@ -67,9 +68,7 @@ class Listener:
 
     async def _watch(self, connection: Any, ended: asyncio.Event) -> None:
         while not ended.is_set():
-            try:
-                await asyncio.wait_for(ended.wait(), PING_INTERVAL_S)
-            except TimeoutError:
+            if not await wait_for_any(ended, PING_INTERVAL_S):
                 await connection.execute("SELECT 1", timeout=PING_TIMEOUT_S)
 
     def _on_notification(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:

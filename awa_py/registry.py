@@ -30,7 +30,7 @@ class Handler:
             kind=check_kind(kind),
             function=function,
             signature=Signature.of(function, context_type=Context),
-            is_async=inspect.iscoroutinefunction(function),
+            is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function)),
         )
 
 
@@ -98,6 +98,11 @@ def check_schedule(expression: str, timezone: str, misfire: str) -> Schedule:
     if misfire not in MISFIRES:
         raise ConfigError(f"misfire {misfire!r}: use {', '.join(MISFIRES)}")
     return Schedule(expression, timezone)
+
+
+def _call_of(function: Callable[..., Any]) -> Any:
+    """What runs when the object is called: an instance may have an asynchronous __call__."""
+    return getattr(function, "__call__", None)  # noqa: B004
 
 
 def _place(handler: Handler) -> str:

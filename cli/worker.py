@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
+from awa_py.loops import cancel
 from awa_py.metrics import Metrics
-from awa_py.worker.service import DEFAULT_CONCURRENCY
-from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
+from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
+from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, tell_supervisor, watch_supervisor
 
 from .environment import Environment
 from .parsing import AppArgument, parse_duration, parse_queue
@@ -115,9 +116,18 @@ async def _work(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
     watch_supervisor()
-    with serving(metrics, worker, host=host, port=port):
-        await worker.run(until_idle=burst)
+    announcing = asyncio.create_task(_announce(worker))
+    try:
+        with serving(metrics, worker, host=host, port=port):
+            await worker.run(until_idle=burst)
+    finally:
+        await cancel(announcing)
     return worker.abandoned
+
+
+async def _announce(worker: Worker) -> None:
+    await worker.ready.wait()
+    tell_supervisor()
 
 
 def _leave() -> None:

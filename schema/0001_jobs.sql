@@ -33,7 +33,9 @@ CREATE TABLE awa.job_body (
     tags         text[],
     unique_key   text,
     errors       jsonb       CONSTRAINT errors_is_a_list CHECK (jsonb_typeof(errors) = 'array'),
-    progress     jsonb
+    progress     jsonb,
+    -- What lies outside of Python's calendar could be written, but never read.
+    CONSTRAINT times_are_in_the_calendar CHECK (run_at < '9999-12-31' AND expires_at < '9999-12-31')
 );
 
 -- scheduled, retryable, waiting: not due yet. The leader reads it by run_at.
@@ -60,7 +62,7 @@ CREATE INDEX ready_expires_at ON awa.ready (expires_at) WHERE expires_at IS NOT 
 -- running. Heartbeats and finishes find their rows by id. heartbeat_at is in no index, and the free space in
 -- each page keeps its updates HOT; a rescue comes in through attempted_at, which is never later.
 CREATE TABLE awa.running (
-    LIKE awa.job_body INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
+    LIKE awa.job_body INCLUDING DEFAULTS,               -- its rows come from ready, where they were checked
     worker_id           uuid        NOT NULL,
     attempted_at        timestamptz NOT NULL DEFAULT now(),
     heartbeat_at        timestamptz NOT NULL DEFAULT now(),

@@ -108,11 +108,11 @@ class EmbeddedPostgres:
 
         If it is started already, this brings it back in case that its guardian was killed.
         """
-        if self._users_fd is None:
-            self._home = self._open_home()
-            self._join(self._home)
-            self._started_by = os.getpid()
         try:
+            if self._users_fd is None:
+                self._started_by = os.getpid()
+                self._open_home()
+                self._join(self._known_home())
             self._await_ready()
         except BaseException:
             self._abandon()
@@ -163,12 +163,12 @@ class EmbeddedPostgres:
         time.sleep(down_for)
         self.start_server()
 
-    def _open_home(self) -> Home:
+    def _open_home(self) -> None:
         if self._wanted is not None:
-            return open_home(self._wanted.expanduser().resolve())
-        home = Path(tempfile.mkdtemp(prefix="awa-")).resolve()
-        make_home_private(home)
-        return Home(home)
+            self._home = open_home(self._wanted.expanduser().resolve())
+        else:
+            self._home = Home(Path(tempfile.mkdtemp(prefix="awa-")).resolve())
+            make_home_private(self._home.path)
 
     def _join(self, home: Home) -> None:
         try:
@@ -237,11 +237,10 @@ class EmbeddedPostgres:
 
     def _abandon(self) -> None:
         """Leave after a failed start; no guardian may be left to take a temporary directory away."""
-        home = self._known_home()
         with suppress(EmbeddedError):
             self.stop()
-        if self._wanted is None:
-            shutil.rmtree(home.path, ignore_errors=True)
+        if self._home is not None and self._wanted is None:
+            shutil.rmtree(self._home.path, ignore_errors=True)
 
     def _release_hold(self) -> None:
         if self._hold_fd is not None:

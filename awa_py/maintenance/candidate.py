@@ -103,10 +103,14 @@ class Candidate:
     async def _stand(self, session: Session, place_is_free: asyncio.Event) -> None:
         """Waits for the lock, and leads while it is held."""
         patience_s = self._settings.election_interval.total_seconds()
-        while not await asyncio.wait_for(election.try_lead(session), self._answer_s):
+        while not await self._try_lead(session):
             await wait_for_any(place_is_free, patience_s)
             place_is_free.clear()
         await self._lead(session)
+
+    async def _try_lead(self, session: Session) -> bool:
+        async with asyncio.timeout(self._answer_s):
+            return await election.try_lead(session)
 
     async def _lead(self, session: Session) -> None:
         daemon = self._daemon = Daemon(
@@ -131,7 +135,8 @@ class Candidate:
 
     async def _resign(self, session: Session) -> None:
         try:
-            await asyncio.wait_for(election.resign(session), self._answer_s)
+            async with asyncio.timeout(self._answer_s):
+                await election.resign(session)
             logger.info("resigned")
         except (*LOST, asyncpg.PostgresError) as error:
             logger.info("the session ended before it could resign: %s", describe(error))

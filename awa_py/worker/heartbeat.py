@@ -64,7 +64,7 @@ class Heart:
     @property
     def healthy(self) -> bool:
         """Whether new leases would be renewed in time."""
-        return time.monotonic() - self._last_beat < max(self._staleness_s / 2, self._interval_s * 1.5)
+        return time.monotonic() - self._last_beat < (self._interval_s + self._staleness_s) / 2
 
     async def _main(self) -> None:
         self._wake = asyncio.Event()

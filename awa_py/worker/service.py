@@ -18,6 +18,7 @@ from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
+from awa_py.loops import cancel
 from awa_py.metrics import Metrics
 from awa_py.notify import Listener, Topic
 from awa_py.registry import Registry
@@ -75,6 +76,7 @@ class Worker:
             kinds=registry.kinds,
             concurrency=concurrency,
         )
+        self.ready = asyncio.Event()  # in the registry, and about to claim
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
         self._heart: Heart | None = None
@@ -155,6 +157,7 @@ class Worker:
             for queue in self._queues:
                 self.metrics.running.labels(queue).set_function(partial(flights.held, queue))
             async with _running(heart, completer, listener, finishes, self._companions):
+                self.ready.set()
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
                 finally:
@@ -219,7 +222,7 @@ class Worker:
                 working.result()
             return working.done()
         finally:
-            await _cancel(working, stopping)
+            await cancel(working, stopping)
 
     async def _drain(self, flights: Flights, completer: Completer) -> None:
         """Lets running jobs finish, cancels the rest and gives it back unburned; heartbeats go on meanwhile."""
@@ -250,7 +253,7 @@ class Worker:
         except TimeoutError:
             pass
         finally:
-            await _cancel(hurry)
+            await cancel(hurry)
 
 
 @asynccontextmanager
@@ -268,15 +271,9 @@ async def _running(
     finally:
         for companion in companions:
             await companion.stop()
-        await _cancel(listening, completing)
+        await cancel(listening, completing)
         await heart.stop()
         await finishes.close()
-
-
-async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _check(queues: Mapping[str, int], concurrency: int) -> None:

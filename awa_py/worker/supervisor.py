@@ -3,9 +3,10 @@
     supervisor ──signals──► N children, each in a process group of its own, so that Ctrl-C reaches it once
                ◄─lifeline── each child blocks on the read end of a pipe: the supervisor's death, however it
                             comes, closes the other end, and the child stops as if by SIGTERM
+               ◄─readiness─ each child says so, in another pipe, once it is at work
 
 A child that dies is started again, sooner at first, later more slowly. One that exits 0 has done its work (--burst).
-Where the very first start fails with wrong usage, or all of them fail at once, trying again would not help.
+Where the very first start fails with wrong usage, or none of them ever got to work, trying again would not help.
 """
 
 import logging
@@ -15,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -25,12 +26,13 @@ from awa_py.errors import ConfigError
 logger = logging.getLogger("awa.supervisor")
 
 LIFELINE_VARIABLE = "AWA_SUPERVISOR_FD"
+READINESS_VARIABLE = "AWA_READINESS_FD"
 INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0, so that each can have a port of its own
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
-EARLY_S = 10.0  # an end within this time of the first start is a failure to start: importing an app takes a while
+READINESS_BYTES = 4096
 WRONG_USAGE = 2
 
 
@@ -43,6 +45,7 @@ class _Child:
     starts: int = 0
     started_at: float = 0.0
     failures: int = 0
+    got_to_work: bool = False
     failed_to_start: bool = False
     start_again_at: float | None = None
 
@@ -61,6 +64,7 @@ class Supervisor:
         self._env = dict(os.environ if env is None else env)
         self._children = [_Child(number) for number in range(1, processes + 1)]
         self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
+        self._readiness = -1
         self._stopping = False
         self._exit_code = 0
 
@@ -69,15 +73,16 @@ class Supervisor:
 
         For the main thread, since it takes SIGTERM, SIGINT and SIGCHLD for itself meanwhile.
         """
-        with self._hearing_signals(), lifeline() as read_end:
+        with self._hearing_signals(), lifeline() as read_end, _readiness() as pipe:
+            self._readiness, ready_end = pipe
             watch_supervisor()  # a supervisor may have one of its own
             try:
                 for child in self._children:
-                    self._start(child, read_end)
+                    self._start(child, read_end, ready_end)
                 while any(child.at_work for child in self._children):
                     self._take_signals()
                     self._reap()
-                    self._start_again(read_end)
+                    self._start_again(read_end, ready_end)
             finally:
                 self._stop(signal.SIGTERM)
                 self._wait()
@@ -95,8 +100,12 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, child: _Child, read_end: int) -> None:
-        own = {LIFELINE_VARIABLE: str(read_end), INDEX_VARIABLE: str(child.number - 1)}
+    def _start(self, child: _Child, read_end: int, ready_end: int) -> None:
+        own = {
+            LIFELINE_VARIABLE: str(read_end),
+            READINESS_VARIABLE: f"{ready_end}:{child.number - 1}",
+            INDEX_VARIABLE: str(child.number - 1),
+        }
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
@@ -104,7 +113,7 @@ class Supervisor:
             self._command,
             env=self._env | own,
             stdin=subprocess.DEVNULL,
-            pass_fds=(read_end,),
+            pass_fds=(read_end, ready_end),
             process_group=0,
         )
         logger.info("process %s started: pid %d", self._name(child), child.process.pid)
@@ -139,12 +148,20 @@ class Supervisor:
             logger.info("process %s ended: %s", self._name(child), _wording(code))
             return
         lived_s = time.monotonic() - child.started_at
+        self._note_who_got_to_work()
         if child.starts == 1:
-            child.failed_to_start = lived_s < EARLY_S and code in (1, WRONG_USAGE)
+            child.failed_to_start = code in (1, WRONG_USAGE) and not child.got_to_work
         if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self._children):
             self._give_up(child, code)
         else:
             self._plan_restart(child, code, lived_s)
+
+    def _note_who_got_to_work(self) -> None:
+        try:
+            for index in os.read(self._readiness, READINESS_BYTES):
+                self._children[index % len(self._children)].got_to_work = True
+        except BlockingIOError:
+            return
 
     def _give_up(self, child: _Child, code: int) -> None:
         logger.error("process %s could not start (%s): giving up", self._name(child), _wording(code))
@@ -157,11 +174,11 @@ class Supervisor:
         child.start_again_at = time.monotonic() + pause_s
         logger.warning("process %s died: %s; it starts again in %.3g s", self._name(child), _wording(code), pause_s)
 
-    def _start_again(self, read_end: int) -> None:
+    def _start_again(self, read_end: int, ready_end: int) -> None:
         now = time.monotonic()
         for child in self._children:
             if child.start_again_at is not None and child.start_again_at <= now:
-                self._start(child, read_end)
+                self._start(child, read_end, ready_end)
 
     def _wait(self) -> None:
         """Only after an error of our own there is somebody to wait for."""
@@ -188,6 +205,17 @@ def watch_supervisor() -> None:
     threading.Thread(target=_stop_at_end_of, args=(read_end,), name="awa-lifeline", daemon=True).start()
 
 
+def tell_supervisor() -> None:
+    """For a child: it has started well, and is at work. Does nothing without a supervisor."""
+    end = os.environ.pop(READINESS_VARIABLE, None)
+    if end is None:
+        return
+    number, index = map(int, end.split(":"))
+    with suppress(OSError):  # the supervisor is gone: the lifeline says so too
+        os.write(number, bytes([index % 256]))
+        os.close(number)
+
+
 def _stop_at_end_of(read_end: int) -> None:
     os.read(read_end, 1)  # nobody ever writes: it returns when nobody can
     logger.warning("the supervisor is gone: stopping")
@@ -203,6 +231,17 @@ def lifeline() -> Iterator[int]:
     read_end, write_end = os.pipe()
     try:
         yield read_end
+    finally:
+        os.close(write_end)
+        os.close(read_end)
+
+
+@contextmanager
+def _readiness() -> Iterator[tuple[int, int]]:
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    try:
+        yield read_end, write_end
     finally:
         os.close(write_end)
         os.close(read_end)

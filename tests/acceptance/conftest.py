@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,9 @@ class Answer:
 class Awa:
     """Runs `awa` in a directory that has a module `tasks`, against a database."""
 
-    def __init__(self, directory: Path, url: str | None) -> None:
+    def __init__(self, directory: Path, url: str | None, zygote: "subprocess.Popen[str]") -> None:
         self.directory = directory
+        self._zygote = zygote
         (directory / "tasks.py").write_text(TASKS)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWA_")}
         kept.pop("DATABASE_URL", None)
@@ -71,14 +72,19 @@ class Awa:
 
     def __call__(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
         """How the command ends, whatever it does."""
-        with self.start(*arguments, env=env) as process:
-            try:
-                out, err = process.communicate(stdin, timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        assert "Traceback" not in err, err
-        return Answer(process.returncode, out, err)
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        request = {
+            "arguments": arguments,
+            "cwd": str(self.directory),
+            "env": {**self._env, **(env or {})},
+            "stdin": stdin,
+        }
+        self._zygote.stdin.write(json.dumps(request) + "\n")
+        self._zygote.stdin.flush()
+        answer = Answer(**json.loads(self._zygote.stdout.readline()))
+        assert "Traceback" not in answer.err, answer.err
+        return answer
 
     def ok(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
         """The same, for a command that has to succeed."""
@@ -87,12 +93,26 @@ class Awa:
         return answer
 
 
-@pytest.fixture
-def awa(tmp_path: Path, database_url: str) -> Awa:
-    return Awa(tmp_path, database_url)
+@pytest.fixture(scope="session")
+def zygote() -> "Iterator[subprocess.Popen[str]]":
+    """The process from which commands are forked."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.acceptance.zygote"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
 
 
 @pytest.fixture
-def bare_awa(tmp_path: Path) -> Awa:
+def awa(tmp_path: Path, database_url: str, zygote: "subprocess.Popen[str]") -> Awa:
+    return Awa(tmp_path, database_url, zygote)
+
+
+@pytest.fixture
+def bare_awa(tmp_path: Path, zygote: "subprocess.Popen[str]") -> Awa:
     """Without any database."""
-    return Awa(tmp_path, None)
+    return Awa(tmp_path, None, zygote)

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import subprocess
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -55,8 +56,10 @@ def test_shells_complete_states(bare_awa: Awa) -> None:
 
 
 class TestMigrate:
-    def test_applies_everything_once(self, tmp_path: Path, fresh_database_url: str) -> None:
-        awa = Awa(tmp_path, fresh_database_url)
+    def test_applies_everything_once(
+        self, tmp_path: Path, fresh_database_url: str, zygote: "subprocess.Popen[str]"
+    ) -> None:
+        awa = Awa(tmp_path, fresh_database_url, zygote)
         missing = awa("job", "list")
         assert missing.code == 1
         assert missing.err.startswith("awa: ")

@@ -1,5 +1,6 @@
 """What people get wrong is answered with a sentence and the right exit code, never with a traceback."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -103,8 +104,8 @@ def test_no_database_says_how_to_name_one(bare_awa: Awa) -> None:
     assert "set AWA_DATABASE_URL" in answer.err
 
 
-def test_passwords_stay_secret(tmp_path: Path) -> None:
-    awa = Awa(tmp_path, "postgresql://awa:hush@127.0.0.1:1/x")
+def test_passwords_stay_secret(tmp_path: Path, zygote: "subprocess.Popen[str]") -> None:
+    awa = Awa(tmp_path, "postgresql://awa:hush@127.0.0.1:1/x", zygote)
     answer = awa("job", "list")
     assert answer.code == 1
     assert "hush" not in answer.err

@@ -31,13 +31,13 @@ FILL = (
     """
     INSERT INTO awa.scheduled (state, kind, queue, run_at)
     SELECT 'scheduled', 'work', 'q' || n % 5, now() + n * interval '1 second' - interval '100 seconds'
-    FROM generate_series(1, 300000) AS n
+    FROM generate_series(1, 1000000) AS n
     """,
     """
     INSERT INTO awa.running (kind, queue, worker_id, attempt, lease, attempted_at, heartbeat_at, deadline_at)
     SELECT 'work', 'q' || n % 5, '00000000-0000-4000-8000-000000000001', 1, 1,
            now() - (n % 1000) * interval '100 ms', now(), CASE WHEN n % 10 = 0 THEN now() + interval '1 hour' END
-    FROM generate_series(1, 300000) AS n
+    FROM generate_series(1, 1000000) AS n
     """,
     "INSERT INTO awa.queues (name) SELECT 'q' || n FROM generate_series(0, 4) AS n",
 )

@@ -211,6 +211,16 @@ def test_all_that_cannot_start_end_it_though_some_tried_again(stage: Stage) -> N
     assert "process 2 of 2 could not start (exit code 1): giving up" in log
 
 
+def test_all_that_die_at_work_are_started_again(stage: Stage) -> None:
+    """A job that kills its process must not take the supervisor with it."""
+    stage.run("from awa_py.worker.supervisor import tell_supervisor\ntell_supervisor(); say('up'); sys.exit(1)")
+    eventually(lambda: len(stage.seen("up")) >= 5)
+    stage.supervisor.terminate()
+    code, log = stage.ends()
+    assert code == 0
+    assert "giving up" not in log
+
+
 def test_wrong_usage_later_on_does_not_end_it(stage: Stage) -> None:
     """What worked once may work again: the database's schema was newer for a moment, say."""
     stage.run('say("tried"); sys.exit(2 if count("tried") == 2 else 0 if count("tried") == 3 else 3)', processes=1)

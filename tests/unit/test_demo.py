@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from awa_cli.demo import ending_of
+from awa_cli.demo.command import ending_of
 from awa_cli.demo.scene import Chronicle, Scene, Tone
 from awa_cli.demo.view import Lines, Pulse, clock
 

@@ -1,0 +1,61 @@
+"""Runs `awa` commands in processes that are forked from one that has imported everything already.
+
+A command is a real process with its own files, environment and exit code; only the half second in which Python
+imports its modules is saved. Requests and answers are lines of JSON on standard input and output.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any, BinaryIO, NoReturn
+
+from awa_cli.main import main
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(request["stdin"].encode())
+            given.seek(0)
+            pid = os.fork()
+            if pid == 0:
+                become(request, given, out, err)
+            _, status = os.waitpid(pid, 0)
+            answer = {"code": os.waitstatus_to_exitcode(status), "out": content(out), "err": content(err)}
+        print(json.dumps(answer), flush=True)
+
+
+def become(request: dict[str, Any], given: BinaryIO, out: BinaryIO, err: BinaryIO) -> NoReturn:
+    """Turns this process into the command."""
+    for target, source in enumerate((given, out, err)):
+        os.dup2(source.fileno(), target)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    sys.argv = ["awa", *request["arguments"]]
+    sys.path.insert(0, request["cwd"])
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def content(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
+if __name__ == "__main__":
+    serve()
