@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -103,10 +104,21 @@ class Candidate:
     async def _stand(self, session: Session, place_is_free: asyncio.Event) -> None:
         """Waits for the lock, and leads while it is held."""
         patience_s = self._settings.election_interval.total_seconds()
+        looked_at = time.monotonic()
         while not await self._try_lead(session):
+            if time.monotonic() - looked_at > self._settings.leader_check_interval.total_seconds():
+                await self._look_at_the_leader(session)
+                looked_at = time.monotonic()
             await wait_for_any(place_is_free, patience_s)
             place_is_free.clear()
         await self._lead(session)
+
+    async def _look_at_the_leader(self, session: Session) -> None:
+        try:
+            if await election.depose_frozen_leader(session, silence=self._settings.leader_timeout):
+                logger.warning("the leader has been silent for too long: its session was ended")
+        except asyncpg.InsufficientPrivilegeError as error:
+            logger.warning("the leader has been silent for too long, and its session is another role's: %s", error)
 
     async def _try_lead(self, session: Session) -> bool:
         async with asyncio.timeout(self._answer_s):

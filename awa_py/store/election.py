@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from awa_py.config import DEFAULT_SCHEMA
@@ -39,6 +39,11 @@ async def try_lead(session: Session) -> bool:
 async def record_election(session: Session, *, worker_id: UUID, hostname: str, pid: int) -> int:
     """Writes who leads. Returns the epoch."""
     return int(await session.fetchval("record_election", worker_id, hostname, pid))
+
+
+async def depose_frozen_leader(session: Session, *, silence: timedelta) -> bool:
+    """Ends the session of a leader that has been silent for too long. Whether there was one."""
+    return bool(await session.fetch("depose_frozen_leader", lock_key(session.schema), silence))
 
 
 async def resign(session: Session) -> None:

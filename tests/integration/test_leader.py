@@ -168,6 +168,17 @@ class TestElection:
 
 
 class TestMaintenance:
+    async def test_one_that_froze_between_two_messages_is_deposed_by_the_others(  # A5
+        self, app: App, database: Database
+    ) -> None:
+        """A session in the middle of a statement counts as active: no timeout of PostgreSQL's ends it."""
+        frozen = await database.connect("leader", {"idle_session_timeout": "1000", "statement_timeout": "1000"})
+        await frozen.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+        await frozen.prepare("SELECT $1::int")  # Parse, and neither Execute nor Sync
+        async with standing(app) as candidate:
+            await eventually(lambda: candidate.is_leader)
+        assert frozen.is_closed()
+
     async def test_all_of_it_runs_on_the_session_that_holds_the_lock(self, app: App, session: Session) -> None:
         await insert(session, "scheduled", 5000, state="scheduled", run_at=ago(1))
         async with standing(app) as candidate:

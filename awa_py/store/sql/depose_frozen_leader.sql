@@ -1,0 +1,10 @@
+-- Ends the session of a leader that neither reads nor writes any more. PostgreSQL does so by itself where the session
+-- is idle; one that froze between the messages of a statement counts as active, and no timeout of its own ends it.
+-- A live leader never keeps PostgreSQL waiting for that long.
+-- $1 the lock's key · $2 for how long it has been silent
+SELECT pg_terminate_backend(activity.pid)
+FROM pg_locks JOIN pg_stat_activity activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND objsubid = 1
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (classid::bigint << 32 | objid::bigint) = $1
+  AND activity.wait_event_type = 'Client' AND activity.state_change < clock_timestamp() - $2::interval
