@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -167,7 +168,9 @@ class EmbeddedPostgres:
         if self._wanted is not None:
             self._home = open_home(self._wanted.expanduser().resolve())
         else:
-            self._home = Home(Path(tempfile.mkdtemp(prefix="awa-")).resolve())
+            # Named before it is made: an interrupt in between must not leave it behind.
+            self._home = Home(Path(tempfile.gettempdir()).resolve() / f"awa-{secrets.token_hex(6)}")
+            self._home.path.mkdir(mode=0o700)
             make_home_private(self._home.path)
 
     def _join(self, home: Home) -> None:
