@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, ForwardRef, NoReturn, Union, cast, get_args, get_origin
 
-from awa_py.conversion import JSON, Compiler, Convert, Converter, Mismatch, hints_of, optional, parameters_of, show
+from awa_py.annotations import hints_of, parameters_of
+from awa_py.composites import optional
+from awa_py.conversion import Compiler
+from awa_py.converters import JSON, Convert, Converter, Mismatch, show
 from awa_py.errors import InvalidArguments, InvalidJob
 
 Path = tuple[str | int, ...]

@@ -2,14 +2,16 @@
 
 import asyncio
 import inspect
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from awa_py import App, Job, NewJob, Settings
+from awa_py import App, Context, Job, NewJob, Settings, State
 from awa_py.db import Connection, Database, Record
 from awa_py.store import enqueue, jobs
 from awa_py.store.claim import PRIORITIES, claim_jobs
@@ -38,6 +40,9 @@ QUICK = Settings(
     shutdown_timeout=seconds(10),
     poll_interval=seconds(0.2),
 )
+
+# A lease of a second: for tests of what happens when it is lost.
+HASTY = replace(QUICK, heartbeat_interval=seconds(0.2), heartbeat_staleness=seconds(1.5))
 
 
 async def eventually(predicate: Callable[[], Any], timeout_s: float = PATIENCE_S, every_s: float = 0.02) -> Any:
@@ -175,6 +180,58 @@ async def working(
         worker.stop()
         async with asyncio.timeout(PATIENCE_S):
             await running
+
+
+def with_settings(database_url: str, settings: Settings) -> App:
+    return App(database_url, settings=settings)
+
+
+async def drain(app: App, *queues: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await app.work(queues or ("default",), until_idle=True, maintenance=False)
+
+
+async def run_one(app: App, kind: str, args: dict[str, Any] | None = None, **options: Any) -> Job:
+    """Enqueues a job, runs it, and returns it as it is then."""
+    async with app:
+        job = await app.enqueue(kind, args or {}, **options)
+        await drain(app)
+        return await app.get(job.id)
+
+
+def sample(worker: Worker, name: str, **labels: str) -> float:
+    return worker.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+class Gate:
+    """A handler's start, its end, and the way out."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.open = threading.Event()
+        self.told: list[str] = []
+
+    def __call__(self, ctx: Context, until_told: bool = True) -> str:
+        self.started.set()
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.open.is_set() and time.monotonic() < deadline:
+            if ctx.cancelled:
+                self.told.append(ctx.cancel_reason or "")
+                break
+            time.sleep(0.01)
+        return "the end"
+
+
+async def running(app: App, job_id: int) -> bool:
+    return (await app.get(job_id)).state is State.RUNNING
+
+
+async def nothing_runs(session: Session) -> bool:
+    return not {"running", "available"} & (await states(session)).keys()
+
+
+async def beaten_since(session: Session, job_id: int, moment: datetime | None) -> bool:
+    return (await look(session, job_id)).heartbeat_at != moment
 
 
 def new_owner() -> UUID:

@@ -1,0 +1,209 @@
+"""What a converter is, and the converters of single values: scalars, literals and enumerations."""
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any
+from uuid import UUID
+
+JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
+JSON_SCALARS = frozenset({NoneType, bool, int, float, str})
+Convert = Callable[[Any], Any]
+
+_MICROSECOND = timedelta(microseconds=1)
+_DECIMAL_SECONDS = re.compile(r"(-?)([0-9]{1,14})\.([0-9]{6})")
+_SHOWN_CHARACTERS = 40
+
+
+class Mismatch(Exception):
+    """A value that does not fit its annotation: what is wrong with it, and where inside the argument."""
+
+    def __init__(self, problem: str, *, near: bool = False) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.near = near  # the right kind of value with a wrong part: worth more than "must be A or B"
+        self.path: list[str | int] = []
+
+    def inside(self, part: str | int) -> "Mismatch":
+        self.path.insert(0, part)
+        self.near = True
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Both directions for one annotation; values whose type is in `plain` pass through unchanged."""
+
+    name: str
+    dump: Convert
+    load: Convert
+    plain: frozenset[type] = frozenset()
+    exact: type | None = None
+
+
+def show(value: object) -> str:
+    """A value from JSON, short enough for a message."""
+    shown = f'"{value}"' if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+
+
+def wrong_type(name: str, value: object) -> Mismatch:
+    return Mismatch(f"must be {name}, not {'None' if value is None else type(value).__name__}")
+
+
+def wrong_value(name: str, value: object) -> Mismatch:
+    return Mismatch(f"must be {name}, not {show(value)}", near=True)
+
+
+def either(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _native(cls: Any, *, accepts: tuple[Any, ...] = ()) -> Converter:
+    """A type that JSON has itself; one of `accepts` becomes it when loaded."""
+    name = "None" if cls is NoneType else cls.__name__
+    bases = (cls, *accepts)
+
+    def dump(value: Any) -> Any:
+        if type(value) in bases:
+            return value
+        if not isinstance(value, bases) or isinstance(value, bool):
+            raise wrong_type(name, value)
+        # A subclass, such as a StrEnum's member, is stored as what it is in JSON.
+        return str.__str__(value) if cls is str else int(value) if isinstance(value, int) else float(value)
+
+    def load(value: Any) -> Any:
+        if type(value) not in bases:
+            raise wrong_type(name, value)
+        try:
+            return cls(value) if accepts else value
+        except OverflowError:
+            raise wrong_value(name, value) from None
+
+    return Converter(name, dump, load, plain=frozenset({cls}), exact=cls)
+
+
+def text(cls: Any, *, write: Convert, read: Convert, also: tuple[type, ...] = ()) -> Converter:
+    """A type that is a string in JSON; loading takes the JSON types of `also` too."""
+    name = cls.__name__
+
+    def dump(value: Any) -> Any:
+        if not isinstance(value, cls):
+            raise wrong_type(name, value)
+        return write(value)
+
+    def load(value: Any) -> Any:
+        if type(value) is not str and type(value) not in also:
+            raise wrong_type(name, value)
+        try:
+            return read(value)
+        except (ValueError, ArithmeticError):
+            raise wrong_value(name, value) from None
+
+    return Converter(name, dump, load, exact=cls)
+
+
+def _aware(value: datetime) -> datetime:
+    if value.utcoffset() is None:
+        raise Mismatch("must be an aware datetime, not a naive one: give it a timezone", near=True)
+    return value
+
+
+def _write_date(value: date) -> str:
+    if isinstance(value, datetime):
+        raise wrong_type("date", value)
+    return value.isoformat()
+
+
+def _write_time(value: time) -> str:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        raise Mismatch("must be a time without a timezone that depends on the date", near=True)
+    return value.isoformat()
+
+
+def _write_timedelta(value: timedelta) -> int | float | str:
+    """Seconds as a number; as a decimal string where a float would lose microseconds (centuries)."""
+    microseconds = value // _MICROSECOND
+    if microseconds % 1_000_000 == 0:
+        return microseconds // 1_000_000
+    if abs(microseconds) < 2**53:
+        return microseconds / 1_000_000
+    sign = "-" if microseconds < 0 else ""
+    return f"{sign}{abs(microseconds) // 1_000_000}.{abs(microseconds) % 1_000_000:06d}"
+
+
+def _read_timedelta(value: int | float | str) -> timedelta:
+    if not isinstance(value, str):
+        return timedelta(seconds=value)
+    match = _DECIMAL_SECONDS.fullmatch(value)
+    if match is None:
+        raise ValueError(value)
+    sign, seconds, microseconds = match.groups()
+    duration = timedelta(seconds=int(seconds), microseconds=int(microseconds))
+    return -duration if sign else duration
+
+
+def literal(choices: list[tuple[Any, JSON]]) -> Converter:
+    # Types are part of the keys because True == 1.
+    encoded = {(type(value), value): form for value, form in choices}
+    decoded = {(type(form), form): value for value, form in choices}
+    name = either([show(form) for _, form in choices])
+
+    def find(table: Mapping[Any, Any], value: Any) -> Any:
+        try:
+            return table[type(value), value]
+        except (KeyError, TypeError):
+            raise wrong_value(name, value) from None
+
+    return Converter(name, dump=lambda value: find(encoded, value), load=lambda value: find(decoded, value))
+
+
+def enumeration(cls: Any) -> Converter:
+    name = cls.__name__
+    by_name = any(type(member.value) not in JSON_SCALARS for member in cls)
+
+    def dump(value: Any) -> Any:
+        if not isinstance(value, cls):
+            raise wrong_type(name, value)
+        return value.name if by_name else value.value
+
+    def load(value: Any) -> Any:
+        try:
+            member = cls[value] if by_name else cls(value)
+        except (KeyError, TypeError, ValueError):
+            raise wrong_value(name, value) from None
+        if type(value) is bool and type(member.value) is not bool:
+            raise wrong_value(name, value)
+        return member
+
+    return Converter(name, dump, load, exact=cls)
+
+
+NONE = _native(NoneType)
+
+SCALARS: dict[type, Converter] = {
+    NoneType: NONE,
+    str: _native(str),
+    bool: _native(bool),
+    int: _native(int),
+    float: _native(float, accepts=(int,)),
+    datetime: text(
+        datetime,
+        write=lambda value: _aware(value).isoformat(),
+        read=lambda value: _aware(datetime.fromisoformat(value)),
+    ),
+    date: text(date, write=_write_date, read=date.fromisoformat),
+    time: text(time, write=_write_time, read=time.fromisoformat),
+    timedelta: text(timedelta, write=_write_timedelta, read=_read_timedelta, also=(int, float)),
+    UUID: text(UUID, write=str, read=UUID),
+    Decimal: text(Decimal, write=str, read=lambda value: Decimal(str(value)), also=(int, float)),
+    bytes: text(
+        bytes,
+        write=lambda value: base64.b64encode(value).decode(),
+        read=lambda value: base64.b64decode(value, validate=True),
+    ),
+}

@@ -1,0 +1,56 @@
+"""How late scheduled jobs start, on an idle machine: `python -m tests.bench.punctuality [JOBS]`.
+
+Jobs are due at random moments within a few seconds; the figure is the time from run_at to the start of the attempt,
+both by the database's clock. A worker with its own leader runs in this process, on an embedded PostgreSQL.
+"""
+
+import asyncio
+import random
+import statistics
+import sys
+
+import awa_py as awa
+from awa_py import migrate
+from awa_py.db import Database, Schema
+from awa_py.embedded import EmbeddedPostgres
+
+LATENESS_MS = """
+    SELECT extract(epoch FROM attempted_at - run_at)::float8 * 1000 AS ms
+    FROM awa.completed WHERE metadata ? 'measured' ORDER BY ms
+"""
+
+
+async def measure(url: str, jobs: int) -> list[float]:
+    await migrate.migrate(Database(url, Schema()))
+    app = awa.App(url)
+
+    @app.job
+    async def punctual() -> None: ...
+
+    async with app:
+        worker = app.worker(["default"])
+        working = asyncio.create_task(worker.run())
+        await app.result((await punctual.enqueue()).id, timeout="30s")
+        spread_s = jobs / 20
+        scheduled = await app.enqueue_many(
+            punctual.options(delay=1 + random.random() * spread_s, metadata={"measured": True}).new()
+            for _ in range(jobs)
+        )
+        for job in scheduled:
+            await app.result(job.id, timeout="60s")
+        lateness = [row["ms"] for row in await app.pool.fetch(LATENESS_MS)]
+        worker.stop()
+        await working
+    return lateness
+
+
+def main() -> None:
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    with EmbeddedPostgres() as server:
+        lateness = asyncio.run(measure(server.url, jobs))
+    p50, p99 = statistics.median(lateness), lateness[int(len(lateness) * 0.99)]
+    print(f"{jobs} scheduled jobs began late by p50 {p50:.1f} ms, p99 {p99:.1f} ms, at most {lateness[-1]:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Heartbeats of running jobs, and leases that are lost."""
+
+import asyncio
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from awa_py import App, Context, State
+from awa_py.db import Database
+from awa_py.store.maintain import rescue_overdue_jobs
+from awa_py.store.queues import set_queue
+from awa_py.store.session import Session
+from tests.support import (
+    HASTY,
+    PATIENCE_S,
+    QUICK,
+    Gate,
+    another_session,
+    beaten_since,
+    eventually,
+    look,
+    running,
+    sample,
+    seconds,
+    with_settings,
+    working,
+)
+
+pytestmark = pytest.mark.integration
+
+
+class TestHeartbeat:
+    async def test_a_handler_that_blocks_the_event_loop_does_not_look_dead(self, database_url: str) -> None:
+        app = with_settings(database_url, replace(HASTY, heartbeat_rescue_interval=seconds(0.2)))
+
+        @app.job
+        async def work() -> str:
+            time.sleep(4)  # far longer than the lease
+            return "done"
+
+        async with app, working(app, maintenance=True):
+            job = await app.enqueue("work")
+            await app.result(job.id, timeout="30s")
+            found = await app.get(job.id)
+        assert (found.result, found.attempt, found.rescues, found.errors) == ("done", 1, 0, [])
+
+    async def test_a_queues_shorter_staleness_is_obeyed_even_by_jobs_in_flight(
+        self, database_url: str, session: Session
+    ) -> None:
+        app = with_settings(
+            database_url,
+            replace(
+                QUICK,
+                heartbeat_interval=seconds(20),
+                heartbeat_staleness=seconds(60),
+                heartbeat_rescue_interval=seconds(0.2),
+            ),
+        )
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app, maintenance=True):
+            job = await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            await set_queue(session, "default", {"staleness": seconds(2)})
+            for _ in range(4):  # four beats: longer than the lease that it began with
+                last = (await look(session, job.id)).heartbeat_at
+                await eventually(partial(beaten_since, session, job.id, last))
+            gate.open.set()
+            assert await app.result(job.id, timeout="20s") == "the end"
+            assert (await app.get(job.id)).rescues == 0
+        assert gate.told == []
+
+    @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
+    async def test_a_lost_lease_is_told_and_its_outcome_changes_nothing(  # F8, A12, P7
+        self, database_url: str, session: Session, caplog: pytest.LogCaptureFixture, kind: str
+    ) -> None:
+        app = with_settings(database_url, HASTY)
+        gate = Gate()
+
+        @app.job
+        async def in_loop(ctx: Context) -> None:
+            gate.started.set()
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                gate.told.append(ctx.cancel_reason or "")
+
+        @app.job
+        def in_thread(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app:
+            async with working(app) as worker:
+                job = await app.enqueue(kind)
+                await eventually(gate.started.is_set)
+                await session.connection.execute("UPDATE awa.running SET lease = 7, worker_id = gen_random_uuid()")
+                await eventually(lambda: gate.told)
+                await eventually(lambda: sample(worker, "awa_lost_leases_total"))
+            assert sample(worker, "awa_lost_leases_total") == 1
+            found = await app.get(job.id)
+        assert gate.told == ["its lease was lost"]
+        assert (found.state, found.lease, found.errors) == (State.RUNNING, 7, [])
+        assert "the 1st attempt was no longer ours when it ended" in caplog.text
+
+    async def test_a_rescued_job_is_told_at_once_where_it_runs(self, app: App, session: Session) -> None:  # A12
+        told: list[str | None] = []
+
+        @app.job
+        async def work(ctx: Context) -> None:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                told.append(ctx.cancel_reason)
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(lambda: running(app, job.id))
+            await session.connection.execute("UPDATE awa.running SET deadline_at = now()")
+            assert len(await rescue_overdue_jobs(session, limit=5)) == 1
+            await eventually(lambda: told)
+        assert told == ["its lease was lost"]
+
+    async def test_a_worker_that_cannot_beat_stops_its_handlers_before_their_leases_end(  # P5
+        self, database_url: str, database: Database, session: Session
+    ) -> None:
+        settings = replace(QUICK, heartbeat_interval=seconds(0.3), heartbeat_staleness=seconds(3))
+        app = with_settings(database_url, settings)
+        told: list[str | None] = []
+        attempts: list[int] = []
+
+        @app.job
+        async def work(ctx: Context) -> None:
+            attempts.append(ctx.attempt)
+            if ctx.job.lease > 1:
+                return
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                told.append(ctx.cancel_reason)
+
+        async with app, working(app), another_session(database) as locker:
+            job = await app.enqueue("work")
+            await eventually(lambda: attempts)
+            async with locker.connection.transaction():
+                await locker.connection.execute("LOCK TABLE awa.running IN ACCESS EXCLUSIVE MODE")
+                await eventually(lambda: told)
+                age_s = await locker.connection.fetchval(
+                    "SELECT extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 FROM awa.running"
+                )
+            assert age_s < 3
+            assert await app.result(job.id, timeout="20s") is None
+        assert told == ["its lease ran out: the database could not be reached"]
+        assert attempts == [1, 1]  # given back unburned

@@ -1,0 +1,219 @@
+"""Which jobs a worker takes, how many at once, and how it is begun."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+import awa_py as awa
+from awa_py import App, Context, State
+from awa_py.store.queues import list_workers, pause_queue
+from awa_py.store.session import Session
+from tests.support import (
+    PATIENCE_S,
+    QUICK,
+    count,
+    drain,
+    eventually,
+    nothing_runs,
+    put,
+    run_one,
+    seconds,
+    states,
+    with_settings,
+    working,
+)
+
+pytestmark = pytest.mark.integration
+
+
+class TestWhatItTakes:
+    async def test_an_unknown_kind_is_never_claimed_and_waits(self, app: App) -> None:
+        @app.job
+        async def work() -> None: ...
+
+        async with app:
+            unknown = await app.enqueue("elsewhere")
+            known = await app.enqueue("work")
+            await drain(app)
+            assert ((await app.get(unknown.id)).state, (await app.get(unknown.id)).attempt) == (State.AVAILABLE, 0)
+            assert (await app.get(known.id)).state is State.COMPLETED
+
+    @pytest.mark.parametrize("how", ["in_loop", "in_thread"])
+    async def test_no_more_than_the_slots_of_a_queue_and_of_the_worker(self, app: App, how: str) -> None:
+        lock = threading.Lock()
+        now: Counter[str] = Counter()
+        most: Counter[str] = Counter()
+
+        def enter(queue: str) -> None:
+            with lock:
+                for name in (queue, "all"):
+                    now[name] += 1
+                    most[name] = max(most[name], now[name])
+
+        def leave(queue: str) -> None:
+            with lock:
+                for name in (queue, "all"):
+                    now[name] -= 1
+
+        @app.job
+        async def in_loop(queue: str) -> None:
+            enter(queue)
+            await asyncio.sleep(0.01)
+            leave(queue)
+
+        @app.job
+        def in_thread(queue: str) -> None:
+            enter(queue)
+            time.sleep(0.01)
+            leave(queue)
+
+        async with app:
+            await app.enqueue_many([app.new(how, {"queue": q}, queue=q) for q in ("a", "b") for _ in range(60)])
+            async with asyncio.timeout(PATIENCE_S):
+                await app.work({"a": 2, "b": 3}, concurrency=4, until_idle=True, maintenance=False)
+        assert most["a"] == 2
+        assert 2 <= most["b"] <= 3
+        assert most["all"] <= 4
+
+    async def test_until_idle_leaves_a_paused_queue_alone(self, app: App, session: Session) -> None:
+        @app.job
+        async def work() -> None: ...
+
+        async with app:
+            await app.enqueue("work")
+            await pause_queue(session, "default", paused=True)
+            await drain(app)
+        assert await states(session) == {"available": 1}
+
+    async def test_a_resumed_queue_goes_on_at_once(self, database_url: str, session: Session) -> None:
+        app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
+
+        @app.job
+        async def work() -> None: ...
+
+        await pause_queue(session, "default", paused=True)
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await pause_queue(session, "default", paused=False)
+            await app.result(job.id, timeout="20s")
+
+    async def test_until_idle_runs_what_becomes_due_by_failing(self, app: App) -> None:
+        attempts: list[int] = []
+
+        @app.job
+        async def work(ctx: Context) -> None:
+            attempts.append(ctx.attempt)
+            if ctx.attempt < 3:
+                raise awa.Retry(after=0)
+
+        job = await run_one(app, "work")
+        assert attempts == [1, 2, 3]
+        assert (job.state, len(job.errors)) == (State.COMPLETED, 2)
+
+    async def test_many_queues_are_polled_with_one_look(self, database_url: str, session: Session) -> None:
+        app = with_settings(database_url, replace(QUICK, poll_interval=seconds(0.1)))
+
+        @app.job
+        async def work() -> None: ...
+
+        async with app, working(app, [f"q{n}" for n in range(20)]):
+            # Straight into the table: no notification tells of it.
+            await session.connection.execute("INSERT INTO awa.ready (kind, queue) VALUES ('work', 'q13')")
+            await eventually(lambda: nothing_runs(session))
+
+    async def test_a_worker_takes_over_what_a_dead_one_left(self, app: App, session: Session) -> None:  # D4, Y1
+        @app.job
+        async def work(ctx: Context) -> int:
+            return ctx.attempt
+
+        job_id = await session.connection.fetchval(
+            "INSERT INTO awa.running (kind, worker_id, lease, attempt, attempted_at, heartbeat_at) VALUES "
+            "('work', gen_random_uuid(), 1, 1, now() - interval '60 s', now() - interval '60 s') RETURNING id"
+        )
+        async with app:
+            await drain(app)
+            assert await app.result(job_id, timeout="10s") == 2
+
+    async def test_it_is_in_the_registry_while_it_works(self, app: App, session: Session) -> None:
+        @app.job
+        async def work() -> None: ...
+
+        async with app, working(app, {"default": 3, "mail": 2}, concurrency=4) as worker:
+            (row,) = await list_workers(session, staleness=seconds(10))
+            assert (row.id, row.queues, row.kinds, row.concurrency) == (worker.id, ["default", "mail"], ["work"], 4)
+            assert row.alive
+            assert await count(session.connection, "SELECT count(*) FROM awa.queues") == 2
+        assert await list_workers(session, staleness=seconds(10)) == []
+
+    async def test_a_database_without_schema_is_a_clear_error(self, fresh_database_url: str) -> None:
+        app = with_settings(fresh_database_url, QUICK)
+
+        @app.job
+        async def work() -> None: ...
+
+        with pytest.raises(awa.SchemaMissing, match="run `awa migrate`"):
+            await app.work(until_idle=True, maintenance=False)
+
+    @pytest.mark.parametrize(
+        ("queues", "concurrency", "says"),
+        [
+            ({}, 1, "at least one queue"),
+            ({"a": 0}, 1, "1 or more"),
+            ({"a": 1}, 0, "1 or more"),
+            ({"a,b": 1}, 1, "comma"),
+        ],
+    )
+    async def test_a_worker_that_cannot_work_is_refused(
+        self, queues: dict[str, int], concurrency: int, says: str
+    ) -> None:  # F2
+        with pytest.raises(awa.AwaError, match=says):
+            App("postgresql://localhost/nowhere").worker(queues, concurrency=concurrency)
+
+
+async def test_work_from_the_same_loop_as_its_caller(app: App) -> None:
+    """`app.work` inside a program: jobs run on the caller's loop, and cancelling it ends it well."""
+    loops: list[object] = []
+
+    @app.job
+    async def work() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    async with app:
+        task = asyncio.create_task(app.work(maintenance=False))
+        job = await app.enqueue("work")
+        await app.result(job.id, timeout="20s")
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert loops == [asyncio.get_running_loop()]
+
+
+async def test_ten_thousand_jobs_in_order_and_each_once(app: App, session: Session) -> None:
+    ran: list[int] = []
+
+    @app.job
+    async def work(number: int) -> None:
+        ran.append(number)
+
+    async with app:
+        await app.enqueue_many([app.new("work", {"number": n}) for n in range(10_000)])
+        await drain(app)
+    assert ran == list(range(10_000))
+    assert await states(session) == {"completed": 10_000}
+
+
+async def test_put_from_the_store_is_run_too(app: App, session: Session) -> None:
+    ran: list[str] = []
+
+    @app.job
+    async def work() -> None:
+        ran.append("work")
+
+    await put(session, awa.NewJob(kind="work"))
+    await drain(app)
+    assert ran == ["work"]

@@ -1,0 +1,206 @@
+"""Handlers that a worker stops: their time is over, or they are cancelled."""
+
+import asyncio
+import threading
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+import pytest
+
+import awa_py as awa
+from awa_py import App, Context, State
+from awa_py.store.jobs import cancel_jobs
+from awa_py.store.session import Session
+from tests.support import (
+    PATIENCE_S,
+    QUICK,
+    Gate,
+    drain,
+    eventually,
+    nothing_runs,
+    run_one,
+    running,
+    sample,
+    states,
+    working,
+)
+
+pytestmark = pytest.mark.integration
+
+
+class TestTimeout:
+    async def test_an_asynchronous_handler_is_interrupted(self, app: App) -> None:  # D3
+        @app.job(timeout="0.2s")
+        async def work(ctx: Context) -> None:
+            await asyncio.sleep(PATIENCE_S)
+
+        job = await run_one(app, "work")
+        assert job.state is State.RETRYABLE
+        assert job.errors[-1]["error"] == "HandlerTimeout: timed out after 0.2 s"
+
+    async def test_a_synchronous_handler_is_told_and_its_slot_stays_taken_until_it_ends(self, app: App) -> None:
+        told: list[str | None] = []
+        go_on = threading.Event()
+
+        @app.job(timeout="0.3s", max_attempts=1)
+        def work(ctx: Context) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not ctx.cancelled and time.monotonic() < deadline:
+                time.sleep(0.01)
+            told.append(ctx.cancel_reason)
+            go_on.wait(PATIENCE_S)
+
+        @app.job
+        async def other() -> None: ...
+
+        async with app, working(app, {"default": 1}) as worker:
+            job = await app.enqueue("work")
+            waiting = await app.enqueue("other")
+
+            async def failed() -> bool:
+                return (await app.get(job.id)).state is State.FAILED
+
+            try:
+                await eventually(failed)
+                await eventually(lambda: told)
+                await asyncio.sleep(3 * QUICK.poll_interval.total_seconds())
+                assert (await app.get(waiting.id)).state is State.AVAILABLE
+                assert sample(worker, "awa_jobs_running", queue="default") == 1
+            finally:
+                go_on.set()
+            assert await app.result(waiting.id, timeout="20s") is None
+        assert told == ["it overran its time"]
+
+    async def test_a_timeout_error_of_the_handlers_own_is_an_error_like_others(self, app: App) -> None:
+        @app.job(timeout="30s")
+        async def work() -> None:
+            raise TimeoutError("the API was slow")
+
+        job = await run_one(app, "work")
+        assert job.errors[-1]["error"] == "TimeoutError: the API was slow"
+
+    async def test_past_the_absolute_deadline_it_fails(self, app: App, session: Session) -> None:  # D3
+        @app.job
+        async def work() -> None:
+            await asyncio.sleep(PATIENCE_S)
+
+        job_id = await session.connection.fetchval(
+            "SELECT awa.enqueue('work', deadline => clock_timestamp() + interval '1.5 seconds')"
+        )
+        async with app:
+            await drain(app)
+            assert (await app.get(job_id)).state is State.FAILED
+
+
+class TestCancel:
+    async def test_an_asynchronous_handler_is_interrupted_within_seconds(self, app: App) -> None:  # F7
+        told: list[str | None] = []
+
+        @app.job
+        async def work(ctx: Context) -> None:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                told.append(ctx.cancel_reason)
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(lambda: running(app, job.id))
+            assert await app.cancel(job.id)
+            began = time.monotonic()
+            with pytest.raises(awa.JobCancelled, match="cancelled by user"):
+                await app.result(job.id, timeout="20s")
+            assert time.monotonic() - began < 5
+            assert (await app.get(job.id)).attempt == 1
+        assert told == ["cancelled by user"]
+
+    async def test_it_works_without_hearing_notifications(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("awa_py.worker.service.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 2))
+
+        @app.job
+        async def work() -> None:
+            await asyncio.sleep(PATIENCE_S)
+
+        async with app:
+            worker = app.worker(["default"], maintenance=False)
+            running_worker = asyncio.create_task(worker.run())
+            job = await app.enqueue("work")
+            await eventually(lambda: running(app, job.id))
+            await app.cancel(job.id)
+            with pytest.raises(awa.JobCancelled):
+                await app.result(job.id, timeout="20s")
+            worker.stop()
+            await running_worker
+
+    async def test_a_synchronous_handler_is_told_and_one_that_finishes_stays_completed(self, app: App) -> None:  # F7
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            await app.cancel(job.id)
+            assert await app.result(job.id, timeout="20s") == "the end"
+        assert gate.told == ["cancelled by user"]
+
+    async def test_a_synchronous_handler_that_gives_up_ends_cancelled(self, app: App) -> None:
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> NoReturn:
+            gate(ctx)
+            raise RuntimeError("giving up")
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            await app.cancel(job.id)
+            with pytest.raises(awa.JobCancelled, match="cancelled by user"):
+                await app.result(job.id, timeout="20s")
+
+    async def test_an_asynchronous_handler_that_finishes_anyway_stays_completed(self, app: App) -> None:  # F7
+        @app.job
+        async def work() -> str:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(PATIENCE_S)
+            return "done"
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(lambda: running(app, job.id))
+            await app.cancel(job.id)
+            assert await app.result(job.id, timeout="20s") == "done"
+
+    async def test_a_job_that_waits_to_be_told_is(self, app: App) -> None:
+        @app.job
+        async def work(ctx: Context) -> str:
+            waiting = asyncio.ensure_future(ctx.wait_cancelled())
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(waiting)
+                    return ctx.cancel_reason or ""
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(lambda: running(app, job.id))
+            await app.cancel(job.id)
+            assert await app.result(job.id, timeout="20s") == "cancelled by user"
+
+    async def test_a_job_that_was_cancelled_before_its_first_step_ends(self, app: App, session: Session) -> None:
+        ran: list[int] = []
+
+        @app.job
+        async def work(number: int) -> None:
+            ran.append(number)
+            await asyncio.sleep(0.05)
+
+        async with app, working(app):
+            for _ in range(20):
+                jobs = await app.enqueue_many([app.new("work", {"number": n}) for n in range(20)])
+                await cancel_jobs(session, [job.id for job in jobs])
+            await eventually(lambda: nothing_runs(session))
+        assert set(await states(session)) <= {"cancelled", "completed"}
