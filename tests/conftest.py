@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -20,6 +21,8 @@ SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB"}
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process starts a server; xdist's workers inherit its address. AWA_TEST_URL names another one."""
+    # Where the tests run in the background of a shell, Ctrl-C is ignored, and so it would be by all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "AWA_TEST_URL" not in os.environ and not config.option.collectonly:
         server = EmbeddedPostgres(settings=SETTINGS)
         server.start()
