@@ -181,10 +181,11 @@ def _clock_changes(start: datetime, fires: Sequence[datetime]) -> list[timedelta
 def _preview_rows(
     schedule: Schedule, fires: Sequence[datetime], changes: Sequence[timedelta | None], now: datetime
 ) -> list[Row]:
+    to_the_second = any(fire.second for fire in fires)
     return [
         {
-            schedule.timezone: Text(_clock(fire)),
-            "local time": Text(_clock(fire.astimezone())),
+            schedule.timezone: Text(_clock(fire, to_the_second)),
+            "local time": Text(_clock(fire.astimezone(), to_the_second)),
             "": Text(ago(fire, now)),
             " ": Text("" if change is None else _change(change), style="yellow"),
         }
@@ -196,9 +197,9 @@ def _change(change: timedelta) -> str:
     return f"clocks went {'forward' if change > timedelta(0) else 'back'} {duration.text(abs(change))}"
 
 
-def _clock(moment: datetime) -> str:
+def _clock(moment: datetime, to_the_second: bool) -> str:
     offset = f"{moment:%z}"
-    seconds = "" if moment.second == 0 else f":{moment:%S}"
+    seconds = f":{moment:%S}" if to_the_second else ""
     return f"{moment:%a %Y-%m-%d %H:%M}{seconds} {offset[:3]}:{offset[3:5]}"
 
 
