@@ -1,7 +1,6 @@
 """awa: a job queue that needs nothing but PostgreSQL."""
 
 from awa_py.app import App, JobType
-from awa_py.client import Unique
 from awa_py.config import Settings
 from awa_py.context import Context
 from awa_py.errors import (
@@ -26,6 +25,7 @@ from awa_py.errors import (
     UnknownSchedule,
 )
 from awa_py.job import Job, NewJob, State
+from awa_py.options import Unique
 from awa_py.outcome import Cancel, Fail, Retry, Snooze
 
 __all__ = [

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID, uuid4
 
-from awa_py.client import Client, Options
+from awa_py.client import Client
 from awa_py.config import Settings, database_url, schema_name
 from awa_py.context import Context
 from awa_py.db import Connection, Database, Schema
@@ -13,6 +13,7 @@ from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.job import Job, NewJob
 from awa_py.maintenance.candidate import Candidate
 from awa_py.metrics import Metrics
+from awa_py.options import Options
 from awa_py.registry import CronDefinition, Handler, Registry, check_schedule
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from awa_py.app import App
-from awa_py.client import Unique
 from awa_py.errors import UnknownKind
 from awa_py.job import Job
+from awa_py.options import Unique
 
 from .environment import Environment, checked
 from .job import as_columns

@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from awa_py.db import Record
+from awa_py.store.finish import release_jobs
 from awa_py.store.session import Session
 
 PRIORITIES = (1, 2, 3, 4)
@@ -31,8 +32,9 @@ async def take_over_jobs(
 
 
 async def release_orphans(session: Session, *, worker_id: UUID, known: Sequence[int]) -> int:
-    """Puts back what this worker claimed without hearing of it."""
-    return len(await session.fetch("release_orphans", worker_id, known))
+    """Puts back what this worker claimed without hearing of it. Only the worker itself may ask."""
+    orphans = await session.fetch("list_orphans", worker_id, known)
+    return len(await release_jobs(session, [row["id"] for row in orphans], [row["lease"] for row in orphans]))
 
 
 async def queues_with_work(session: Session, *, queues: Sequence[str], kinds: Sequence[str]) -> set[str]:
