@@ -40,19 +40,16 @@ IMPORT_PATH = os.pathsep.join([str(REPOSITORY), str(Path(asyncpg.__file__).paren
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root drops its privileges")
 
 USER_PROGRAM = """
+import signal
 import sys
 from pathlib import Path
 from awa_py.embedded import EmbeddedPostgres
 
 directory = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 with EmbeddedPostgres(directory, settings={"fsync": "off"}) as server:
+    signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
     print(server.url, server.directory, server.guardian_pid, flush=True)
-    while True:
-        try:
-            if sys.stdin.readline() != "interrupt me\\n":
-                break
-        except KeyboardInterrupt:
-            print("interrupted", flush=True)
+    sys.stdin.readline()
 """
 
 
