@@ -163,7 +163,8 @@ class App(Client):
     ) -> None:
         """Runs a worker inside this process until it is cancelled, or, with `until_idle`, until nothing is due."""
         worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance)
-        await worker.run(until_idle=until_idle)
+        async with self:  # handlers may enqueue
+            await worker.run(until_idle=until_idle)
 
     def worker(
         self,

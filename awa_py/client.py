@@ -20,6 +20,7 @@ from awa_py.store.session import Session
 
 RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
+CLOSE_TIMEOUT_S = 5.0
 STATEMENT_BYTES = 32 * 1024 * 1024  # of arguments: far more than 100,000 ordinary jobs, far less than a message may be
 
 
@@ -30,18 +31,27 @@ class Client:
         self.database = database
         self.settings = settings
         self._pool: Pool | None = None
+        self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> Self:
-        if self._pool is None:
+        if self._opened == 0:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
+        self._opened += 1
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._opened -= 1
+        if self._opened:
+            return
         pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        assert pool is not None
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await pool.close()
+        except TimeoutError:  # somebody keeps a connection: a handler that was left behind, say
+            pool.terminate()
 
     def session(self, connection: Connection) -> Session:
         """The store's view of a connection."""
@@ -80,6 +90,11 @@ class Client:
         if job_id not in found:
             raise _no_job(job_id)
         return found[job_id]
+
+    async def children(self, job_id: int) -> list[Job]:
+        """The jobs that were enqueued with this one as their parent, in their order."""
+        async with self.pool.acquire() as connection:
+            return await job_store.list_children(self.session(connection), job_id)
 
     async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
         """What the job returned, once it has ended. Raises JobFailed or JobCancelled where it ended otherwise."""

@@ -118,8 +118,9 @@ async def _work(
     watch_supervisor()
     announcing = asyncio.create_task(_announce(worker))
     try:
-        with serving(metrics, worker, host=host, port=port):
-            await worker.run(until_idle=burst)
+        async with app:  # handlers may enqueue
+            with serving(metrics, worker, host=host, port=port):
+                await worker.run(until_idle=burst)
     finally:
         await cancel(announcing)
     return worker.abandoned

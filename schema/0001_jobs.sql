@@ -102,6 +102,13 @@ CREATE INDEX dead_queue ON awa.dead (queue);
 
 DROP TABLE awa.job_body;
 
+-- A job's children; the indexes cost nothing where there are none.
+CREATE INDEX scheduled_parent ON awa.scheduled (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX ready_parent ON awa.ready (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX running_parent ON awa.running (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX completed_parent ON awa.completed (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX dead_parent ON awa.dead (parent_id) WHERE parent_id IS NOT NULL;
+
 -- Rows pass through these in milliseconds: vacuum early, and never take the lock that truncation needs.
 ALTER TABLE awa.ready SET (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02,
                            autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);

@@ -71,6 +71,11 @@ async def list_jobs(
     return [job_from(row) for row in rows]
 
 
+async def list_children(session: Session, parent_id: int) -> list[Job]:
+    """The jobs that a job has started, in their order."""
+    return [job_from(row) for row in await session.fetch("list_children", parent_id)]
+
+
 async def get_final_state(session: Session, job_id: int) -> FinalState | None:
     row = await session.fetchrow("get_final_state", job_id)
     if row is None:

@@ -14,12 +14,20 @@ CARRIED = (
     "tags, unique_key, progress"
 )
 
+# What people see of a job: the columns of `awa.jobs`, JSON as text, so that nobody's codecs matter.
+SHOWN = (
+    "id, kind, queue, state, priority, attempt, max_attempts, args::text AS args, run_at, created_at, attempted_at, "
+    "finalized_at, heartbeat_at, deadline_at, worker_id, lease, errors::text AS errors, progress::text AS progress, "
+    "result::text AS result, tags, metadata::text AS metadata, unique_key, parent_id, timeout, rescues, "
+    "cancel_requested_at"
+)
+
 
 @cache
 def statement(name: str, schema: Schema) -> str:
     """The text of `sql/NAME.sql` for this schema."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return schema.put_into(text.replace("{carried}", CARRIED))
+    return schema.put_into(text.replace("{carried}", CARRIED).replace("{shown}", SHOWN))
 
 
 class Session:

@@ -23,6 +23,11 @@ async def greet(name: str) -> str:
     return f"hello {name}"
 
 
+@app.job
+async def hand_on(name: str) -> None:
+    await greet.enqueue(name=name)
+
+
 @app.job(max_attempts=1)
 async def break_down() -> None:
     raise ValueError("it broke")

@@ -126,6 +126,15 @@ class TestEnqueue:
 
 
 class TestWorker:
+    def test_a_job_may_enqueue_another(self, awa: Awa) -> None:
+        awa.ok("enqueue", "hand_on", '{"name": "you"}')
+        awa.ok("worker", "tasks:app", "-q", "default", "-q", "email", "--burst")
+        jobs = awa.ok("job", "list", "--json").json
+        assert [(job["kind"], job["state"], job["result"]) for job in jobs] == [
+            ("greet", "completed", "hello you"),
+            ("hand_on", "completed", None),
+        ]
+
     def test_a_burst_runs_what_is_due_and_ends(self, awa: Awa) -> None:
         done = awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app").out.strip()
         broken = awa.ok("enqueue", "break_down", "--app", "tasks:app").out.strip()
@@ -169,7 +178,7 @@ class TestWorker:
 
 
 class TestMaintenance:
-    def test_one_task_once(self, awa: Awa) -> None:
+    def test_one_task_once(self, awa: Awa) -> None:  # F18
         assert awa.ok("maintenance", "tasks:app", "--once", "cron-sync").out == "cron-sync: 1 row changed\n"
         assert awa.ok("maintenance", "--once", "rescue", "--json").json == {"task": "rescue", "changed": 0}
 

@@ -28,6 +28,44 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
+class TestFamilies:
+    async def test_a_job_starts_children_waits_for_them_and_sees_their_results(self, app: App) -> None:  # D5
+        @app.job
+        async def double(number: int) -> int:
+            return number * 2
+
+        @app.job
+        async def add_up(ctx: Context) -> int:
+            for number in (1, 2, 3):
+                await double.options(parent_id=ctx.job.id).enqueue(number)
+            children = await app.children(ctx.job.id)
+            return sum([await app.result(child.id, timeout="30s") for child in children])
+
+        async with app:
+            parent = await add_up.enqueue()
+            await drain(app)
+            assert await app.result(parent.id, timeout="10s") == 12
+            children = await app.children(parent.id)
+            assert [(child.kind, child.result, child.parent_id) for child in children] == [
+                ("double", 2, parent.id),
+                ("double", 4, parent.id),
+                ("double", 6, parent.id),
+            ]
+
+    async def test_a_handler_may_enqueue_though_nobody_opened_the_app(self, app: App, session: Session) -> None:
+        @app.job
+        async def child() -> None: ...
+
+        @app.job
+        async def parent() -> None:
+            await child.enqueue()
+
+        async with app:
+            await parent.enqueue()
+        await drain(app)
+        assert await states(session) == {"completed": 2}
+
+
 class TestOutcomes:
     async def test_a_return_completes_with_the_result(self, app: App) -> None:
         @app.job

@@ -1,9 +1,6 @@
 -- The newest jobs that fit.
 -- $1 states · $2 queue · $3 kind · $4 tag (each NULL: any) · $5 only below this id, NULL: from the newest · $6 how many
-SELECT id, kind, queue, state, priority, attempt, max_attempts, args::text AS args, run_at, created_at, attempted_at,
-       finalized_at, heartbeat_at, deadline_at, worker_id, lease, errors::text AS errors, progress::text AS progress,
-       result::text AS result, tags, metadata::text AS metadata, unique_key, parent_id, timeout, rescues,
-       cancel_requested_at
+SELECT {shown}
 FROM awa.jobs
 WHERE ($1::text[] IS NULL OR state = ANY ($1)) AND ($2::text IS NULL OR queue = $2)
   AND ($3::text IS NULL OR kind = $3) AND ($4::text IS NULL OR $4 = ANY (tags)) AND ($5::bigint IS NULL OR id < $5)
