@@ -9,6 +9,7 @@ import pytest
 
 from awa_py import App, Context, State
 from awa_py.db import Database
+from awa_py.store.heartbeat import beat_jobs
 from awa_py.store.maintain import rescue_overdue_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
@@ -20,6 +21,7 @@ from tests.support import (
     another_session,
     beaten_since,
     eventually,
+    insert_running,
     look,
     running,
     sample,
@@ -32,6 +34,29 @@ pytestmark = pytest.mark.integration
 
 
 class TestHeartbeat:
+    async def test_renewals_are_batched_and_what_does_not_come_back_is_lost(self, session: Session) -> None:  # P6
+        kept, asked, taken = await insert_running(session, 3, silent_s=60)
+        await session.connection.execute("UPDATE awa.running SET lease = 2 WHERE id = $1", taken)
+        await session.connection.execute("UPDATE awa.running SET cancel_requested_at = now() WHERE id = $1", asked)
+        assert await beat_jobs(session, [kept, asked, taken], [1, 1, 1]) == {kept: False, asked: True}
+        beaten = "SELECT id FROM awa.running WHERE heartbeat_at > now() - interval '30 seconds' ORDER BY id"
+        assert [row["id"] for row in await session.connection.fetch(beaten)] == [kept, asked]
+
+    async def test_a_worker_without_jobs_sends_no_renewals(  # P6
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        beats: list[object] = []
+        monkeypatch.setattr("awa_py.store.heartbeat.beat_jobs", lambda *values: beats.append(values))
+        app = with_settings(database_url, replace(HASTY, heartbeat_interval=seconds(0.1)))
+        async with app, working(app), another_session(app.database) as session:
+            seen = "SELECT heartbeat_at - started_at > interval '1 second' FROM awa.workers"
+
+            async def has_beaten_often() -> bool:
+                return bool(await session.connection.fetchval(seen))
+
+            await eventually(has_beaten_often)
+        assert beats == []
+
     async def test_a_handler_that_blocks_the_event_loop_does_not_look_dead(self, database_url: str) -> None:
         app = with_settings(database_url, replace(HASTY, heartbeat_rescue_interval=seconds(0.2)))
 
