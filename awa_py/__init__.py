@@ -2,7 +2,7 @@
 
 from awa_py.app import App, JobType
 from awa_py.config import Settings
-from awa_py.context import Context
+from awa_py.context import BatchJob, Context
 from awa_py.errors import (
     AppNotFound,
     AwaError,
@@ -32,6 +32,7 @@ __all__ = [
     "App",
     "AppNotFound",
     "AwaError",
+    "BatchJob",
     "Cancel",
     "ConfigError",
     "Context",

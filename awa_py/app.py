@@ -2,24 +2,28 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID, uuid4
 
+from awa_py import duration
 from awa_py.client import Client
 from awa_py.config import Settings, database_url, schema_name
 from awa_py.context import Context
 from awa_py.db import Connection, Database, Schema
+from awa_py.duration import Duration
 from awa_py.errors import ConfigError, InvalidArguments
-from awa_py.job import Job, NewJob
+from awa_py.job import Job, NewJob, Terms
 from awa_py.maintenance.candidate import Candidate
 from awa_py.metrics import Metrics
 from awa_py.options import Options
-from awa_py.registry import CronDefinition, Handler, Registry, check_schedule
+from awa_py.registry import Batching, CronDefinition, Handler, Registry, check_schedule
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 J = TypeVar("J", bound="JobType[..., Any]")
+DEFAULT_LINGER = timedelta(milliseconds=50)
 
 
 class JobType(Generic[P, R]):
@@ -30,6 +34,7 @@ class JobType(Generic[P, R]):
         self._handler = handler
         self._options = options
         self._connection = connection
+        self._terms: Terms | None = None
         self.__name__ = handler.kind
         self.__doc__ = handler.function.__doc__
         self.__wrapped__ = handler.function
@@ -52,13 +57,17 @@ class JobType(Generic[P, R]):
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job, checked, for `app.enqueue_many`."""
-        payload = self._handler.signature.dump(args, kwargs)
-        return self._options.new_job(self.kind, payload, self._app.settings)
+        handler, settings = self._handler, self._app.settings
+        if self._options.unique is not None:
+            return self._options.new_job(handler.kind, handler.signature.dump(args, kwargs), settings)
+        args_json = handler.signature.write(args, kwargs, handler.kind, settings.max_args_bytes)
+        if self._terms is None:  # checked once for all jobs that are made here
+            self._terms = self._options.terms(handler.kind, settings)
+        return NewJob.on(self._terms, args_json)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueues the job; `is_new` is False where another one holds its unique key, and then that one is returned."""
-        (job,) = await self._app.enqueue_new([self.new(*args, **kwargs)], self._connection)
-        return job
+        return await self._app.enqueue_new(self.new(*args, **kwargs), self._connection)
 
     def __repr__(self) -> str:
         return f"<awa job {self.kind}>"
@@ -93,13 +102,34 @@ class App(Client):
     def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
     @overload
     def job(
-        self, function: None = None, /, *, kind: str | None = None, **options: Any
+        self,
+        function: None = None,
+        /,
+        *,
+        kind: str | None = None,
+        batch: int | None = None,
+        linger: Duration | None = None,
+        **options: Any,
     ) -> Callable[[Callable[..., R]], JobType[..., R]]: ...
-    def job(self, function: Callable[..., Any] | None = None, /, *, kind: str | None = None, **options: Any) -> Any:
-        """Declares a job. Its kind is the function's name, unless `kind` says otherwise; options as in `options()`."""
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        kind: str | None = None,
+        batch: int | None = None,
+        linger: Duration | None = None,
+        **options: Any,
+    ) -> Any:
+        """Declares a job. Its kind is the function's name, unless `kind` says otherwise; options as in `options()`.
+
+        With `batch`, the handler is called with a list of up to so many jobs (`awa.BatchJob`) that came within
+        `linger` of each other, and may settle each on its own.
+        """
+        batching = _batching(batch, linger)
 
         def declare(function: Callable[..., Any]) -> JobType[..., Any]:
-            handler = Handler.of(kind or function.__name__, function)
+            handler = Handler.of(kind or function.__name__, function, batching)
             _check_options(handler.kind, options)
             defaults = Options(**options)
             defaults.new_job(handler.kind, {}, self.settings)  # a wrong option shows here, not at the first enqueue
@@ -146,12 +176,11 @@ class App(Client):
         **options: Any,
     ) -> Job:
         """Enqueues a job by its name."""
-        (job,) = await self.enqueue_new([self.new(kind, args, **options)], connection)
-        return job
+        return await self.enqueue_new(self.new(kind, args, **options), connection)
 
-    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> list[Job]:
-        """Enqueues all of them, or none, in one round trip; answers in their order."""
-        return await self.enqueue_new(list(jobs), connection)
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> Sequence[Job]:
+        """Enqueues all of them, or none, in one transaction; answers in their order."""
+        return await self.enqueue_all(list(jobs), connection)
 
     async def work(
         self,
@@ -199,6 +228,19 @@ class App(Client):
             metrics=metrics or Metrics(),
             process_id=process_id or uuid4(),
         )
+
+
+def _batching(size: int | None, linger: Duration | None) -> Batching | None:
+    if size is None:
+        if linger is not None:
+            raise ConfigError("linger goes with batch: how long the first job of a batch waits for the others")
+        return None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ConfigError(f"batch is how many jobs a call takes at the most: 1 or more, not {size!r}")
+    linger_s = (DEFAULT_LINGER if linger is None else duration.parse(linger)).total_seconds()
+    if linger_s < 0:
+        raise ConfigError("linger must not be negative")
+    return Batching(size=size, linger_s=linger_s)
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> None:

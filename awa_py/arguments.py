@@ -15,6 +15,7 @@ from awa_py.composites import optional
 from awa_py.conversion import Compiler
 from awa_py.converters import JSON, Convert, Converter, Mismatch, show
 from awa_py.errors import InvalidArguments, InvalidJob
+from awa_py.plain import PlainWriter
 
 Path = tuple[str | int, ...]
 _Step = tuple[frozenset[type], Convert]
@@ -34,6 +35,7 @@ class Signature:
     _loads: Mapping[str, _Step | None]
     _dump_extra: _Step | None
     _load_extra: _Step | None
+    _writer: PlainWriter
 
     @classmethod
     def of(cls, function: Callable[..., object], *, context_type: type) -> "Signature":
@@ -61,12 +63,19 @@ class Signature:
             _loads={name: (converter.plain, converter.load) for name, converter in converters.items()} | never,
             _dump_extra=(extras.plain, extras.dump) if extras else None,
             _load_extra=(extras.plain, extras.load) if extras else None,
+            _writer=PlainWriter({name: converter.plain for name, converter in converters.items()}, frozenset(required)),
         )
 
     def dump(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, JSON]:
         """The arguments of a call, without the context, as JSON; defaults are left to the handler."""
         given = self._bind(args, kwargs) if args else kwargs
         return self._convert(given, self._dumps, self._dump_extra)
+
+    def write(self, args: tuple[object, ...], kwargs: Mapping[str, object], what: str, limit: int) -> str:
+        """The arguments of a call as JSON text, by `dump` and `dumps`."""
+        given = self._bind(args, kwargs) if args else kwargs
+        text = self._writer.write(given, limit)
+        return dumps(self.dump((), given), what=what, limit=limit) if text is None else text
 
     def load(self, payload: object) -> dict[str, object]:
         """The keyword arguments for the call, from decoded JSON."""

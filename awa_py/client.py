@@ -1,27 +1,25 @@
 """Enqueueing jobs and asking after them, from Python."""
 
 import asyncio
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from awa_py import duration
+from awa_py import duration, producer
 from awa_py.config import Settings
 from awa_py.db import Connection, Database, Pool
 from awa_py.duration import Duration
 from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from awa_py.explain import explain
+from awa_py.gather import Gatherer
 from awa_py.job import Job, NewJob, State
 from awa_py.store import election as election_store
-from awa_py.store import enqueue as enqueue_store
 from awa_py.store import jobs as job_store
 from awa_py.store.session import Session
 
 RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
 CLOSE_TIMEOUT_S = 5.0
-STATEMENT_BYTES = 32 * 1024 * 1024  # of arguments: far more than 100,000 ordinary jobs, far less than a message may be
 
 
 class Client:
@@ -31,11 +29,13 @@ class Client:
         self.database = database
         self.settings = settings
         self._pool: Pool | None = None
+        self._gatherer: Gatherer | None = None
         self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> Self:
         if self._opened == 0:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
+            self._gatherer = Gatherer(self._pool, self.database.schema)
         self._opened += 1
         return self
 
@@ -46,9 +46,12 @@ class Client:
         if self._opened:
             return
         pool, self._pool = self._pool, None
+        gatherer, self._gatherer = self._gatherer, None
         assert pool is not None
+        assert gatherer is not None
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await gatherer.close()
                 await pool.close()
         except TimeoutError:  # somebody keeps a connection: a handler that was left behind, say
             pool.terminate()
@@ -64,24 +67,21 @@ class Client:
             raise AwaError("the app is not open: use it inside `async with app:`")
         return self._pool
 
-    async def enqueue_new(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> list[Job]:
-        """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
-        chunks = list(_chunks(jobs))
+    async def enqueue_new(self, job: NewJob, connection: Connection | None = None) -> Job:
+        """Enqueues a job; inside the caller's transaction, where its connection is given."""
         if connection is not None:
-            return await self._insert(self.session(connection), chunks)
+            return await producer.enqueue_one(self.session(connection), job)
+        if job.unique is None and self._gatherer is not None:
+            return producer.answer(job, await self._gatherer.enqueue(job))
         async with self.pool.acquire() as own:
-            if len(chunks) == 1:  # one statement is a transaction of its own
-                return await self._insert(self.session(own), chunks)
-            async with own.transaction():
-                return await self._insert(self.session(own), chunks)
+            return await producer.enqueue_one(self.session(own), job)
 
-    async def _insert(self, session: Session, chunks: Sequence[Sequence[NewJob]]) -> list[Job]:
-        jobs = [job for chunk in chunks for job in chunk]
-        enqueued = [answer for chunk in chunks for answer in await enqueue_store.enqueue_jobs(session, chunk)]
-        if all(answer.is_new for answer in enqueued):
-            return [_answer(job, answer, {}) for job, answer in zip(jobs, enqueued, strict=True)]
-        held = await job_store.get_jobs(session, [answer.id for answer in enqueued if not answer.is_new])
-        return [_answer(job, answer, held) for job, answer in zip(jobs, enqueued, strict=True)]
+    async def enqueue_all(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
+        """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
+        if connection is not None:
+            return await producer.enqueue_many(self.session(connection), jobs)
+        async with self.pool.acquire() as own:
+            return await producer.enqueue_many(self.session(own), jobs)
 
     async def get(self, job_id: int) -> Job:
         """The job as it is now."""
@@ -167,41 +167,3 @@ class Client:
 
 def _no_job(job_id: int) -> JobNotFound:
     return JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
-
-
-def _chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    chunk: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        if chunk and size + len(job.args_json) > STATEMENT_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(job)
-        size += len(job.args_json)
-    if chunk:
-        yield chunk
-
-
-def _answer(job: NewJob, answer: enqueue_store.Enqueued, held: Mapping[int, Job]) -> Job:
-    if not answer.is_new and answer.id in held:
-        existing = held[answer.id]
-        return Job(**{name: getattr(existing, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
-    return Job(
-        id=answer.id,
-        kind=job.kind,
-        queue=job.queue,
-        state=answer.state,
-        priority=job.priority,
-        attempt=0,
-        max_attempts=job.max_attempts,
-        args=json.loads(job.args_json),
-        run_at=answer.run_at,
-        created_at=answer.created_at,
-        deadline_at=job.deadline,
-        tags=list(job.tags),
-        metadata=dict(job.metadata or {}),
-        unique_key=None if job.unique is None else job.unique.key,
-        parent_id=job.parent_id,
-        timeout=job.timeout,
-        is_new=answer.is_new,
-    )

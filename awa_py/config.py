@@ -52,7 +52,9 @@ class Settings:
     completed_retention: timedelta = _setting(timedelta(hours=24), "how long completed jobs are kept; 0 keeps none")
     failed_retention: timedelta = _setting(timedelta(hours=72), "how long failed and cancelled jobs are kept")
     shutdown_timeout: timedelta = _setting(_seconds(30), "how long running jobs may go on after a stop signal")
-    poll_interval: timedelta = _setting(_seconds(0.5), "how often an idle worker looks for jobs without a wake-up")
+    poll_interval: timedelta = _setting(
+        _seconds(0.5), "how often an idle worker looks for jobs by itself; four times less often while it can be woken"
+    )
     max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
 
     @classmethod

@@ -1,11 +1,36 @@
-"""What a handler sees of its own job."""
+"""What a handler sees of its own job, and a batch handler of its jobs."""
 
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any, Protocol
 
+from awa_py.errors import AwaError
 from awa_py.job import Job
+from awa_py.outcome import Outcome
 from awa_py.wording import clean
+
+
+class Claimed(Protocol):
+    """What a worker knows of a job that it claimed."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def args(self) -> str: ...
+
+
+class BatchCall(Protocol):
+    """The call of a batch handler, as its jobs see it."""
+
+    def why_stopped(self, job_id: int) -> str | None: ...
+    def settle_one(self, job_id: int, end: object) -> None: ...
 
 
 class Context:
@@ -54,3 +79,68 @@ class Context:
             self.cancel_reason = reason
         if self._told is not None:
             self._told.set()
+
+
+class BatchJob:
+    """One of the jobs that a batch handler is called with.
+
+    Those that it does not settle itself end as the call ends: completed where it returns, failed where it raises.
+    """
+
+    __slots__ = ("_call", "_claimed", "_settled")
+
+    def __init__(self, claimed: Claimed, call: BatchCall) -> None:
+        self._claimed = claimed
+        self._call = call
+        self._settled = False
+
+    @property
+    def id(self) -> int:
+        return self._claimed.id
+
+    @property
+    def kind(self) -> str:
+        return self._claimed.kind
+
+    @property
+    def queue(self) -> str:
+        return self._claimed.queue
+
+    @property
+    def attempt(self) -> int:
+        return self._claimed.attempt
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments that it was enqueued with, decoded anew at each look."""
+        args: dict[str, Any] = json.loads(self._claimed.args)
+        return args
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this job is not wanted any more: it was cancelled, or lost its lease."""
+        return self._call.why_stopped(self._claimed.id) is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the handler has said how this job ended."""
+        return self._settled
+
+    def complete(self, result: Any = None) -> None:
+        """The job is done, whatever becomes of the others."""
+        self._end(result)
+
+    def settle(self, outcome: Outcome | Exception) -> None:
+        """The job ends as if its own handler had raised this: Retry, Snooze, Cancel, Fail, or any error."""
+        if not isinstance(outcome, Exception):
+            raise TypeError(f"settle() takes awa.Retry, Snooze, Cancel, Fail or an error, not {outcome!r}")
+        self._end(outcome)
+
+    def _end(self, end: object) -> None:
+        if self._settled:
+            raise AwaError(f"job {self.id} ({self.kind}) has been settled already")
+        self._settled = True
+        self._call.settle_one(self._claimed.id, end)
+
+    def __repr__(self) -> str:
+        return f"<awa batch job {self.id} ({self.kind})>"

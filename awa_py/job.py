@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from awa_py.errors import InvalidJob
@@ -88,11 +88,10 @@ class UniqueKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewJob:
-    """A job before it has an id. What is wrong with it, it says when it is made."""
+class Terms:
+    """What a job is to have but its arguments: jobs of one kind with the same options share it, checked once."""
 
     kind: str
-    args_json: str = "{}"
     queue: str = "default"
     priority: int = 2
     run_at: datetime | None = None
@@ -102,7 +101,6 @@ class NewJob:
     deadline: datetime | None = None
     tags: Sequence[str] = ()
     metadata: Mapping[str, Any] | None = None
-    unique: UniqueKey | None = None
     parent_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -128,33 +126,82 @@ class NewJob:
             if not isinstance(tag, str) or not tag or "\x00" in tag or len(tag) > MAX_NAME_CHARACTERS:
                 raise InvalidJob(f"{self.kind}: {tag!r} is not a tag: 1 to {MAX_NAME_CHARACTERS} characters, no NUL")
 
+    @property
+    def due_at_once(self) -> bool:
+        """Whether the job is available from the moment of its enqueue, whatever the database's clock says."""
+        return self.run_at is None and not self.delay
+
+    def run_at_from(self, now: datetime) -> datetime:
+        """When the job is due, where the database's clock says `now`."""
+        return now + (self.delay or timedelta(0)) if self.run_at is None else self.run_at
+
+
+class _NewJob(NamedTuple):
+    terms: Terms
+    args_json: str
+    unique: UniqueKey | None
+
+
+class NewJob(_NewJob):
+    """A job before it has an id. What is wrong with it, it says when it is made."""
+
+    __slots__ = ()
+
+    def __new__(cls, *, kind: str, args_json: str = "{}", unique: UniqueKey | None = None, **terms: Any) -> "NewJob":
+        return cls.on(Terms(kind=kind, **terms), args_json, unique)
+
+    @classmethod
+    def on(cls, terms: Terms, args_json: str, unique: UniqueKey | None = None) -> "NewJob":
+        """A job on terms that were checked before."""
+        return tuple.__new__(cls, (terms, args_json, unique))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NewJob.on, (self.terms, self.args_json, self.unique)
+
+    @property
+    def kind(self) -> str:
+        return self.terms.kind
+
+    @property
+    def queue(self) -> str:
+        return self.terms.queue
+
+    @property
+    def priority(self) -> int:
+        return self.terms.priority
+
+    @property
+    def max_attempts(self) -> int:
+        return self.terms.max_attempts
+
     def to_json(self) -> str:
         """The object that `awa.enqueue_many` takes."""
+        terms = self.terms
         wanted: dict[str, Any] = {
-            "kind": self.kind,
-            "queue": self.queue,
-            "priority": self.priority,
-            "max_attempts": self.max_attempts,
+            "kind": terms.kind,
+            "queue": terms.queue,
+            "priority": terms.priority,
+            "max_attempts": terms.max_attempts,
         }
-        if self.run_at is not None:
-            wanted["run_at"] = self.run_at.isoformat()
-        if self.delay:
-            wanted["delay"] = _interval(self.delay)
-        if self.timeout is not None:
-            wanted["timeout"] = _interval(self.timeout)
-        if self.deadline is not None:
-            wanted["deadline"] = self.deadline.isoformat()
-        if self.tags:
-            wanted["tags"] = list(self.tags)
-        if self.metadata:
-            wanted["metadata"] = dict(self.metadata)
-        if self.parent_id is not None:
-            wanted["parent_id"] = self.parent_id
+        if terms.run_at is not None:
+            wanted["run_at"] = terms.run_at.isoformat()
+        if terms.delay:
+            wanted["delay"] = interval_text(terms.delay)
+        if terms.timeout is not None:
+            wanted["timeout"] = interval_text(terms.timeout)
+        if terms.deadline is not None:
+            wanted["deadline"] = terms.deadline.isoformat()
+        if terms.tags:
+            wanted["tags"] = list(terms.tags)
+        if terms.metadata:
+            wanted["metadata"] = dict(terms.metadata)
+        if terms.parent_id is not None:
+            wanted["parent_id"] = terms.parent_id
         if self.unique is not None:
             wanted["unique_key"] = self.unique.key
             wanted["unique_states"] = list(self.unique.states)
             if self.unique.period is not None:
-                wanted["unique_for"] = _interval(self.unique.period)
+                wanted["unique_for"] = interval_text(self.unique.period)
         return f'{json.dumps(wanted)[:-1]},"args":{self.args_json}}}'
 
 
@@ -187,5 +234,6 @@ def _check_name(name: object, role: str, *, forbidden: str) -> str:
     return name
 
 
-def _interval(length: timedelta) -> str:
+def interval_text(length: timedelta) -> str:
+    """A duration as PostgreSQL reads it, whatever its settings."""
     return f"{length.total_seconds():.6f} seconds"

@@ -3,11 +3,14 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from typing import Any, TypeVar
 
 logger = logging.getLogger("awa.loops")
 
+T = TypeVar("T")
 RESTART_S = 1.0
 INSISTENCE_S = 1.0  # a cancellation can get lost in code that is not ours: it is repeated
 
@@ -83,3 +86,19 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=INSISTENCE_S)
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@types.coroutine
+def in_context(context: Context, work: Coroutine[Any, Any, T], awaited: object) -> Generator[Any, Any, T]:
+    """Goes on with work that has begun in a context of its own, and now waits for something."""
+    try:
+        while True:
+            try:
+                answer = yield awaited
+            except BaseException as error:
+                awaited = context.run(work.throw, error)
+            else:
+                awaited = context.run(work.send, answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -12,7 +12,7 @@ from awa_py.arguments import dumps
 from awa_py.config import Settings
 from awa_py.duration import Duration
 from awa_py.errors import InvalidJob
-from awa_py.job import UNFINISHED, NewJob, State, UniqueKey
+from awa_py.job import UNFINISHED, NewJob, State, Terms, UniqueKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,13 @@ class Options:
 
     def new_job(self, kind: str, args: Mapping[str, Any], settings: Settings) -> NewJob:
         """A job that can be enqueued, or an error that says why it cannot."""
+        terms = self.terms(kind, settings)
+        args_json = dumps(args, what=kind, limit=settings.max_args_bytes)
+        unique = _unique(self.unique)
+        return NewJob.on(terms, args_json, None if unique is None else unique.resolve(kind, args))
+
+    def terms(self, kind: str, settings: Settings) -> Terms:
+        """What all jobs of this kind with these options share."""
         given: dict[str, Any] = {
             "queue": self.queue,
             "priority": self.priority,
@@ -78,13 +85,7 @@ class Options:
             "metadata": None if self.metadata is None else _metadata(kind, self.metadata, settings),
             "parent_id": self.parent_id,
         }
-        unique = _unique(self.unique)
-        return NewJob(
-            kind=kind,
-            args_json=dumps(args, what=kind, limit=settings.max_args_bytes),
-            unique=None if unique is None else unique.resolve(kind, args),
-            **{name: value for name, value in given.items() if value is not None},
-        )
+        return Terms(kind=kind, **{name: value for name, value in given.items() if value is not None})
 
 
 def _unique(option: UniqueOption) -> Unique | None:

@@ -16,6 +16,14 @@ MISFIRES = ("one", "skip", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """A handler that is called with a list of jobs: how many at the most, and how long to wait for them."""
+
+    size: int
+    linger_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """The function behind a kind."""
 
@@ -23,14 +31,19 @@ class Handler:
     function: Callable[..., Any]
     signature: Signature
     is_async: bool
+    batching: Batching | None = None
 
     @classmethod
-    def of(cls, kind: str, function: Callable[..., Any]) -> "Handler":
+    def of(cls, kind: str, function: Callable[..., Any], batching: Batching | None = None) -> "Handler":
+        check_kind(kind)
+        if batching is not None:
+            _check_batch_handler(kind, function)
         return cls(
-            kind=check_kind(kind),
+            kind=kind,
             function=function,
-            signature=Signature.of(function, context_type=Context),
+            signature=Signature.of(function if batching is None else _any_arguments(kind), context_type=Context),
             is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function)),
+            batching=batching,
         )
 
 
@@ -69,12 +82,14 @@ class Registry:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._schedules: dict[str, CronDefinition] = {}
+        self._has_batches = False
 
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.kind)
         if known is not None and known.function is not handler.function:
             raise ConfigError(f"kind {handler.kind!r} is registered twice: {_place(known)} and {_place(handler)}")
         self._handlers[handler.kind] = handler
+        self._has_batches |= handler.batching is not None
 
     def add_schedule(self, definition: CronDefinition) -> None:
         if definition.name in self._schedules:
@@ -85,8 +100,22 @@ class Registry:
         return self._handlers.get(kind)
 
     @property
+    def handlers(self) -> Mapping[str, Handler]:
+        return self._handlers
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(self._handlers)
+
+    @property
+    def kinds_with_context(self) -> tuple[str, ...]:
+        """The kinds whose handlers may look at their job."""
+        return tuple(kind for kind, handler in self._handlers.items() if handler.signature.context_parameter)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether any handler takes its jobs in batches."""
+        return self._has_batches
 
     @property
     def schedules(self) -> tuple[CronDefinition, ...]:
@@ -98,6 +127,24 @@ def check_schedule(expression: str, timezone: str, misfire: str) -> Schedule:
     if misfire not in MISFIRES:
         raise ConfigError(f"misfire {misfire!r}: use {', '.join(MISFIRES)}")
     return Schedule(expression, timezone)
+
+
+def _check_batch_handler(kind: str, function: Callable[..., Any]) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 1 or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise ConfigError(f"{kind}: a batch handler has one parameter, the list of jobs")
+
+
+def _any_arguments(kind: str) -> Callable[..., None]:
+    """A batch handler does not name its jobs' arguments: whatever JSON can hold will do."""
+
+    def arguments(**arguments: Any) -> None: ...
+
+    arguments.__name__ = kind
+    return arguments
 
 
 def _call_of(function: Callable[..., Any]) -> Any:

@@ -1,5 +1,6 @@
 """awa enqueue"""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -99,12 +100,12 @@ def enqueue(
     _show(jobs, as_json=as_json, many=count > 1)
 
 
-async def _enqueue(env: Environment, app: App, new: list[Any]) -> list[Job]:
+async def _enqueue(env: Environment, app: App, new: list[Any]) -> Sequence[Job]:
     async with checked(await env.connect(app)) as client:
         return await client.enqueue_many(new)
 
 
-def _show(jobs: list[Job], *, as_json: bool, many: bool) -> None:
+def _show(jobs: Sequence[Job], *, as_json: bool, many: bool) -> None:
     for job_id in dict.fromkeys(job.id for job in jobs if not job.is_new):
         typer.echo(f"awa: job {job_id} already holds this unique key", err=True)
     if as_json:

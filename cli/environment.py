@@ -1,6 +1,7 @@
 """What goes with every command: the database that it is about, and how it logs."""
 
 import asyncio
+import gc
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -31,6 +32,7 @@ C = TypeVar("C", bound=Client)
 F = TypeVar("F", bound=Callable[..., Any])
 
 PANEL = "Connection and logging"
+COLLECT_EVERY = 50_000  # objects
 
 
 def _common(
@@ -108,6 +110,8 @@ class Environment:
 
     def run(self, main: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
         """Runs it to its end; `fast` is for what goes on for long."""
+        if fast:
+            _spare_the_collector()
         with asyncio.Runner(loop_factory=_fast_loop() if fast else None) as runner:
             return runner.run(main)
 
@@ -261,6 +265,13 @@ def _add_options(run: Callable[..., None], function: Callable[..., Any]) -> None
 def _data_home() -> Path:
     base = os.environ.get("XDG_DATA_HOME", "")
     return (Path(base) if base else Path.home() / ".local" / "share") / "awa" / "postgres"
+
+
+def _spare_the_collector() -> None:
+    """Thousands of jobs in flight, which come and go without a cycle, should not be gone through at each collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY, *gc.get_threshold()[1:])
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -15,6 +15,7 @@ from awa_py import App, Context, Job, NewJob, Settings, State
 from awa_py.db import Connection, Database, Record
 from awa_py.store import enqueue, jobs
 from awa_py.store.claim import PRIORITIES, claim_jobs
+from awa_py.store.heartbeat import WorkerInfo, beat_worker
 from awa_py.store.session import Session
 from awa_py.worker.service import Worker
 
@@ -131,12 +132,28 @@ async def claim(
     queue: str = "default",
     limit: int = 1,
     kinds: Sequence[str] = ("work",),
+    shown_kinds: Sequence[str] | None = None,
     worker_id: UUID = OWNER,
     above: int = 0,
 ) -> list[Record]:
     return await claim_jobs(
-        session, queue=queue, above=[above] * len(PRIORITIES), limit=limit, kinds=kinds, worker_id=worker_id
+        session,
+        queue=queue,
+        above=[above] * len(PRIORITIES),
+        limit=limit,
+        kinds=kinds,
+        shown_kinds=kinds if shown_kinds is None else shown_kinds,
+        worker_id=worker_id,
     )
+
+
+async def listen(session: Session, *queues: str) -> list[str]:
+    """A worker of these queues wants to be woken. What is said from now on, as it is heard."""
+    heard: list[str] = []
+    worker = WorkerInfo(id=uuid4(), hostname="h", pid=1, version="0", queues=queues, kinds=("work",), concurrency=1)
+    await beat_worker(session, worker, listening=True)
+    await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+    return heard
 
 
 async def look(session: Session, job_id: int) -> Job:

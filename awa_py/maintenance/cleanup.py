@@ -29,11 +29,12 @@ class Cleanup:
     async def run(self, session: Session) -> Batch:
         """One bounded batch of everything."""
         partitions = await self._turn_partitions(session)
-        completed = await maintain.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
         dead = await maintain.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
         next_key, keys = await maintain.sweep_unique_keys(session, after=self.last_key, limit=KEYS)
         self.last_key = next_key or ""
         workers = await maintain.sweep_workers(session, staleness=self.staleness)
+        # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
+        completed = await maintain.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
         return Batch(
             partitions + completed + dead + keys + workers,
             again=completed == BATCH or dead == BATCH or next_key is not None,

@@ -18,6 +18,7 @@ from awa_py.store.session import Session
 logger = logging.getLogger("awa.cron")
 
 BATCH = 100
+NO_SCHEDULES_PAUSE_S = 10.0
 MAX_MADE_UP = 100  # for the misfire policy `all`: more than that is a backlog nobody wants
 SKIP_GRACE = timedelta(seconds=30)  # for `skip`: a change of leaders is no reason to miss a fire
 
@@ -46,6 +47,11 @@ async def sync(session: Session, definitions: Sequence[CronDefinition]) -> Batch
 
 async def evaluate(session: Session) -> Batch:
     """Enqueues what is due, once, whoever else evaluates at the same time."""
+    next_s = await store.seconds_to_next_schedule(session)
+    if next_s is None:  # whoever adds a schedule says so
+        return Batch(pause_s=NO_SCHEDULES_PAUSE_S)
+    if next_s > 0:
+        return Batch(next_s=next_s)
     due = await store.list_due_schedules(session, limit=BATCH)
     enqueued = 0
     for schedule in due:

@@ -67,13 +67,18 @@ class Daemon:
         began = time.monotonic()
         batch = await self._try(entry.task, session)
         ended = time.monotonic()
+        for other in self._entries:
+            if other.task.when_silent:
+                other.due = ended + other.task.interval.total_seconds()
         entry.rest_until = ended + min(REST * (ended - began), LONGEST_REST_S)
+        if entry.task.when_silent:
+            return
         if batch.again:
             entry.due = ended
         elif entry.woken:
             entry.due = entry.rest_until
         else:
-            pause_s = entry.task.interval.total_seconds()
+            pause_s = entry.task.interval.total_seconds() if batch.pause_s is None else batch.pause_s
             if batch.next_s is not None:
                 pause_s = min(pause_s, max(0.0, batch.next_s))
             entry.due = max(ended + pause_s, entry.rest_until)

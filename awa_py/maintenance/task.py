@@ -15,6 +15,7 @@ class Batch:
     changed: int = 0
     again: bool = False  # it was full: there may be more
     next_s: float | None = None  # when to come back, where that is sooner than the interval
+    pause_s: float | None = None  # when to come back, instead of the interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Task:
     interval: timedelta
     run: Callable[[Session], Awaitable[Batch]]
     wakes: frozenset[Topic] = field(default_factory=frozenset)
+    when_silent: bool = False  # only where no other task ran for an interval
 
 
 async def run_once(task: Task, session: Session) -> int:

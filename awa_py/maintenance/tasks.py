@@ -6,7 +6,7 @@ from functools import partial
 from awa_py.config import Settings
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
-from awa_py.maintenance.promote import promote
+from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
 from awa_py.maintenance.task import Batch, Task
 from awa_py.maintenance.unserved import Unserved
@@ -25,8 +25,8 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
     )
     unserved = Unserved(staleness=settings.heartbeat_staleness, metrics=metrics)
     return [
-        Task(name="check", interval=settings.leader_check_interval, run=_check),
-        Task(name="promote", interval=settings.promote_interval, run=promote, wakes=frozenset({Topic.DUE})),
+        Task(name="check", interval=settings.leader_check_interval, run=_check, when_silent=True),
+        Task(name="promote", interval=settings.promote_interval, run=Promotion().run, wakes=frozenset({Topic.DUE})),
         Task(
             name="rescue",
             interval=settings.heartbeat_rescue_interval,

@@ -1,10 +1,12 @@
 """available → running."""
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
 from awa_py.db import Record
+from awa_py.job import Job, State
 from awa_py.store.finish import release_jobs
 from awa_py.store.session import Session
 
@@ -12,10 +14,60 @@ PRIORITIES = (1, 2, 3, 4)
 
 
 async def claim_jobs(
-    session: Session, *, queue: str, above: Sequence[int], limit: int, kinds: Sequence[str], worker_id: UUID
+    session: Session,
+    *,
+    queue: str,
+    above: Sequence[int],
+    limit: int,
+    kinds: Sequence[str],
+    shown_kinds: Sequence[str],
+    worker_id: UUID,
 ) -> list[Record]:
-    """The head of the queue, in the order of priority and of becoming ready. `above` has a position a priority."""
-    return await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id)
+    """The head of the queue, in the order of priority and of becoming ready. `above` has a position a priority.
+
+    Jobs of the `shown_kinds` come with their `details`, which `claimed_job` needs.
+    """
+    return await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id, shown_kinds)
+
+
+def claimed_job(row: Record, queue: str) -> Job:
+    """The whole job, from a claimed row with its details."""
+    (
+        max_attempts,
+        run_at,
+        created_at,
+        attempted_at,
+        deadline_at,
+        errors,
+        metadata,
+        tags,
+        unique_key,
+        parent_id,
+        timeout,
+        rescues,
+    ) = row["details"]
+    return Job(
+        id=row["id"],
+        kind=row["kind"],
+        queue=queue,
+        state=State.RUNNING,
+        priority=row["priority"],
+        attempt=row["attempt"],
+        max_attempts=max_attempts,
+        args=json.loads(row["args"]),
+        run_at=run_at,
+        created_at=created_at,
+        attempted_at=attempted_at,
+        deadline_at=deadline_at,
+        lease=row["lease"],
+        errors=json.loads(errors or "[]"),
+        metadata=json.loads(metadata or "{}"),
+        tags=tags or [],
+        unique_key=unique_key,
+        parent_id=parent_id,
+        timeout=timeout,
+        rescues=rescues,
+    )
 
 
 async def take_over_jobs(

@@ -1,8 +1,9 @@
-"""New → available or scheduled."""
+"""New → available or scheduled: one job, a few in a statement, or many by COPY (`store/copy.py`)."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import asyncpg
 
@@ -10,9 +11,10 @@ from awa_py.errors import InvalidJob
 from awa_py.job import NewJob, State
 from awa_py.store.session import Session
 
+REFUSALS = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 
-@dataclass(frozen=True, slots=True)
-class Enqueued:
+
+class Enqueued(NamedTuple):
     """The answer to one NewJob: its id, or the id of the job that holds its unique key."""
 
     id: int
@@ -22,6 +24,31 @@ class Enqueued:
     created_at: datetime
 
 
+async def enqueue_job(session: Session, job: NewJob) -> Enqueued:
+    """Enqueues one job, in the transaction that the connection is in."""
+    terms = job.terms
+    if job.unique is not None or not terms.due_at_once:
+        return (await enqueue_jobs(session, [job]))[0]
+    try:
+        row = await session.fetchrow(
+            "enqueue_job",
+            terms.kind,
+            terms.queue,
+            terms.priority,
+            job.args_json,
+            terms.max_attempts,
+            terms.timeout,
+            terms.deadline,
+            terms.tags or None,
+            json.dumps(dict(terms.metadata)) if terms.metadata else None,
+            terms.parent_id,
+        )
+    except REFUSALS as error:
+        raise InvalidJob(f"{terms.kind}: PostgreSQL refused the job: {error}") from error
+    assert row is not None
+    return Enqueued(row[0], True, State.AVAILABLE, row[1], row[1])
+
+
 async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueues all of them, or none, in one round trip and in the transaction that the connection is in."""
     if not jobs:
@@ -29,6 +56,6 @@ async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueue
     array = "[" + ",".join(job.to_json() for job in jobs) + "]"
     try:
         rows = await session.fetch("enqueue_jobs", array)
-    except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
+    except REFUSALS as error:
         raise InvalidJob(f"PostgreSQL refused the job: {error}") from error
     return [Enqueued(row[0], row[1], State(row[2]), row[3], row[4]) for row in rows]

@@ -18,9 +18,9 @@ class Retried:
 
 
 async def complete_jobs(
-    session: Session, ids: Sequence[int], leases: Sequence[int], results: Sequence[str | None], *, keep: bool
+    session: Session, ids: Sequence[int], leases: Sequence[int], results: Sequence[str | None] | None, *, keep: bool
 ) -> set[int] | None:
-    """running → completed. The ids that were ours, or None where all were."""
+    """running → completed. The ids that were ours, or None where all were. `results` may be None where all are."""
     held = await session.fetchval("complete_jobs", ids, leases, results, keep)
     return None if held is None else set(held)
 

@@ -21,7 +21,7 @@ class WorkerInfo:
     concurrency: int
 
 
-async def beat_worker(session: Session, worker: WorkerInfo) -> timedelta | None:
+async def beat_worker(session: Session, worker: WorkerInfo, *, listening: bool = False) -> timedelta | None:
     """Enters the worker in the registry, or says that it is still there. The shortest staleness of its queues."""
     shortest: timedelta | None = await session.fetchval(
         "beat_worker",
@@ -32,8 +32,19 @@ async def beat_worker(session: Session, worker: WorkerInfo) -> timedelta | None:
         worker.queues,
         worker.kinds,
         worker.concurrency,
+        listening,
     )
     return shortest
+
+
+async def listen_for_jobs(session: Session, worker_id: UUID, queues: Sequence[str]) -> None:
+    """From now on, whoever makes a job ready in one of the queues says so."""
+    await session.fetch("listen_for_jobs", worker_id, queues)
+
+
+async def stop_listening(session: Session, worker_id: UUID) -> None:
+    """From now on, nobody needs to."""
+    await session.fetch("stop_listening", worker_id)
 
 
 async def remove_worker(session: Session, worker_id: UUID) -> None:

@@ -1,10 +1,19 @@
 """What the leader does: each function is one bounded batch, and safe with two leaders at once."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from awa_py.db import Record
 from awa_py.store.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """Jobs that became available; what was due before `settled_until` is among them, or was before."""
+
+    jobs: int
+    next_s: float | None  # until the next one is due
+    settled_until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +47,15 @@ class ReadyCursor:
 
 async def promote_jobs(session: Session, *, limit: int) -> tuple[int, float | None]:
     """scheduled, retryable → available. How many, and the seconds until the next one is due."""
-    row = await session.fetchrow("promote_jobs", limit)
+    promoted = await promote_jobs_since(session, None, limit=limit)
+    return promoted.jobs, promoted.next_s
+
+
+async def promote_jobs_since(session: Session, since: datetime | None, *, limit: int) -> Promoted:
+    """scheduled, retryable → available, for what was due then or later; None: for all that is due."""
+    row = await session.fetchrow("promote_jobs", limit, since)
     assert row is not None
-    return row["promoted"], row["next_s"]
+    return Promoted(*row)
 
 
 async def rescue_stale_jobs(session: Session, *, staleness: timedelta, limit: int) -> list[Rescued]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -14,7 +15,8 @@ from awa_py.metrics import Metrics
 from awa_py.store import finish, heartbeat
 from awa_py.store.session import Session
 from awa_py.wording import clean, ordinal
-from awa_py.worker.flight import Flight, Flights
+from awa_py.worker.flight import Flight
+from awa_py.worker.flights import Flights
 from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed
 
 logger = logging.getLogger("awa.worker")
@@ -51,9 +53,10 @@ class Completer:
 
     def settle(self, flight: Flight, outcome: AttemptOutcome) -> None:
         """Takes an outcome to be written with the next flush."""
+        if not self._settled:
+            self._idle.clear()
+            self._wake.set()
         self._settled.append((flight, outcome))
-        self._idle.clear()
-        self._wake.set()
 
     def report_progress(self, flight: Flight) -> None:
         """Takes a job's progress, from any thread, to be written within about half a second."""
@@ -69,7 +72,8 @@ class Completer:
             await self._wake.wait()
             self._wake.clear()
             batch, self._settled = self._settled, []
-            await self._write_progress({flight.id for flight, _ in batch})
+            if self._progress:
+                await self._write_progress({flight.id for flight, _ in batch})
             try:
                 await self._flush(batch)
             except Exception:
@@ -151,23 +155,25 @@ class Completer:
 
     def _end(self, flights: Sequence[Flight], held: set[int] | None, *, sure: bool) -> None:
         """The outcomes are durable, or were not ours to write. `held`: the ids that were ours; None: all."""
+        self._flights.remove(flights)
+        if held is None:
+            return
         for flight in flights:
-            self._flights.remove(flight)
-            if held is not None and flight.id not in held:
-                if sure:
-                    self._metrics.lost_leases.inc()
-                    logger.warning(
-                        "%s: the %s attempt was no longer ours when it ended", flight, ordinal(flight.attempt)
-                    )
-                else:
-                    logger.info("%s: its outcome was written before the connection broke, or it was lost", flight)
+            if flight.id in held:
+                continue
+            if sure:
+                self._metrics.lost_leases.inc()
+                logger.warning("%s: the %s attempt was no longer ours when it ended", flight, ordinal(flight.attempt))
+            else:
+                logger.info("%s: its outcome was written before the connection broke, or it was lost", flight)
 
     async def _complete(self, session: Session, settled: list[Settled]) -> set[int] | None:
-        ids, leases = _keys([flight for flight, _ in settled])
+        flights = [flight for flight, _ in settled]
+        ids, leases = _keys(flights)
         results = [outcome.result for _, outcome in settled]
-        held = await finish.complete_jobs(session, ids, leases, results, keep=self._keep)
-        done = Counter(flight.queue for flight, _ in settled if held is None or flight.id in held)
-        for queue, count in done.items():
+        held = await finish.complete_jobs(session, ids, leases, results if any(results) else None, keep=self._keep)
+        done = flights if held is None else [flight for flight in flights if flight.id in held]
+        for queue, count in Counter(map(attrgetter("queue"), done)).items():
             self._metrics.completed.labels(queue).inc(count)
         return held
 

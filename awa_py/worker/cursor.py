@@ -39,7 +39,9 @@ class Cursor:
 
     def saw(self, rows: Sequence[Record], *, full: bool, began: float, ended: float) -> None:
         """Notes what a claim found."""
-        for row in rows:
+        # They come in the order of priority and position: where there is one priority, the last is the furthest.
+        one_priority = rows and rows[0]["priority"] == rows[-1]["priority"]
+        for row in rows[-1:] if one_priority else rows:
             level = row["priority"] - 1
             self._seen[level] = max(self._seen[level], row["pos"])
         if full:

@@ -1,134 +1,240 @@
-"""Job → outcome. No SQL here."""
+"""Runs handlers. No SQL here: what becomes of an attempt is a value that the completer writes."""
 
 import asyncio
 import contextvars
 import functools
-import logging
-from collections.abc import Callable, Coroutine
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from awa_py.arguments import dumps, loads
 from awa_py.context import Context
-from awa_py.errors import InvalidJob
-from awa_py.job import State
-from awa_py.outcome import Cancel, Fail, Outcome, Retry, Snooze
+from awa_py.loops import in_context
+from awa_py.outcome import Retry
 from awa_py.registry import Handler, Registry
-from awa_py.wording import chain, clean
-from awa_py.worker.flight import Flight, Flights, Stop
-from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed
+from awa_py.worker.batches import Batch, Gatherer
+from awa_py.worker.flight import Flight, Stop
+from awa_py.worker.flights import Call, Flights
+from awa_py.worker.judge import DONE, Judge, stopped
+from awa_py.worker.outcome import AttemptOutcome, Released
 
-logger = logging.getLogger("awa.worker")
-
-DONE = Completed()
+BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
+_decode = json.JSONDecoder().raw_decode  # what PostgreSQL writes has no space around it
 
 
 class Executor:
-    """Runs handlers: asynchronous ones as tasks, synchronous ones in threads."""
+    """Runs handlers: asynchronous ones in tasks, synchronous ones in threads, some with a batch of jobs at a time."""
 
     def __init__(
         self,
         registry: Registry,
         flights: Flights,
+        judge: Judge,
         *,
         threads: int,
-        max_result_bytes: int,
         settle: Callable[[Flight, AttemptOutcome], None],
         report: Callable[[Flight], None],
     ) -> None:
         self._registry = registry
         self._flights = flights
+        self._judge = judge
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="awa-handler")
-        self._max_result_bytes = max_result_bytes
         self._settle = settle
         self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.current_thread()
+        self._context = contextvars.copy_context()
+        self._gatherers: dict[tuple[str, str], Gatherer] = {}
+        self._taker: asyncio.Task[None] | None = None  # takes the jobs that wait
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._batches: set[Batch] = set()  # that run
+        self.idle = asyncio.Event()  # no handler runs
+        self.idle.set()
 
-    def start(self, flight: Flight) -> None:
-        """Runs the job in the background; its outcome goes to `settle`."""
-        flight.task = asyncio.create_task(self._run(flight), name=str(flight))
+    @property
+    def running(self) -> int:
+        """How many handlers run."""
+        return len(self._tasks)
 
-    async def _run(self, flight: Flight) -> None:
-        flight.started = True
-        try:
-            outcome = _stopped(flight) if flight.stop else await self.execute(flight)
-        except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
-            outcome = _failed(flight, error)
-        self._settle(flight, outcome)
+    def start(self, queue: str, flights: Sequence[Flight]) -> None:
+        """Runs the jobs as soon as there are slots; their outcomes go to `settle`."""
+        if self._registry.has_batches:
+            flights = self._gather(queue, flights)
+        self._flights.line_up(queue, flights)
+        self.go_on()
 
-    async def execute(self, flight: Flight) -> AttemptOutcome:
-        """Runs the handler to its end, whatever that is."""
-        handler = self._registry.get(flight.kind)
-        if handler is None:
-            return Errored(f"no handler registered for kind: {flight.kind}")
-        try:
-            call = self._prepare(handler, flight)
-            returned = await self._call(handler, call, flight)
-        except asyncio.CancelledError:
-            return _stopped(flight)
-        except Outcome as outcome:
-            return self._judge(outcome, flight)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # sys.exit() in a handler ends the handler
-            return _failed(flight, error)
-        return DONE if returned is None else self._judge(returned, flight)
+    def _gather(self, queue: str, flights: Sequence[Flight]) -> list[Flight]:
+        """Puts the jobs of batch handlers together. Returns the others."""
+        alone: list[Flight] = []
+        batched: dict[Handler, list[Flight]] = {}
+        for handler, together in groupby(flights, attrgetter("handler")):
+            if handler is None or handler.batching is None:
+                alone += together
+            else:
+                batched.setdefault(handler, []).extend(together)
+        self._flights.gather(queue, len(flights) - len(alone))
+        # Claimed ahead for a batch that gathers, other jobs would wait for their slots in vain.
+        self._flights.expect_batches(queue, 0 if alone else max(map(_size, batched), default=0))
+        for handler, jobs in batched.items():
+            self._gatherer(queue, handler).add(jobs)
+        return alone
+
+    def go_on(self) -> None:
+        """Takes what waits, as far as there are slots."""
+        if self._taker is None and self._flights.may_take:
+            self.idle.clear()
+            self._taker = asyncio.create_task(self._take_turns())
+            self._tasks.add(self._taker)
+            self._taker.add_done_callback(self._ended)
+
+    def give_back(self) -> None:
+        """Lets somebody else have all jobs that wait."""
+        self._release(self._flights.take_back(math.inf))
+        for (queue, _), gatherer in self._gatherers.items():
+            flights = gatherer.take_back()
+            self._flights.gather(queue, -len(flights))
+            self._release(flights)
+
+    def give_back_late(self, since: float) -> None:
+        """Lets somebody else have the jobs that wait for a slot since before that moment."""
+        self._release(self._flights.take_back(since))
+
+    def _release(self, flights: Sequence[Flight]) -> None:
+        for flight in flights:
+            self._settle(flight, stopped(flight) if flight.stop else Released())
+
+    def interrupt(self) -> None:
+        """Ends all handlers that still run, and gives their jobs back."""
+        for flight in self._flights:
+            flight.tell(Stop.SHUTDOWN)
+        for batch in self._batches:  # also those of which every job is settled
+            batch.tell(Stop.SHUTDOWN)
 
     def close(self) -> None:
         """Lets go of the threads; one that still runs a handler ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare(self, handler: Handler, flight: Flight) -> Callable[[], Any]:
-        arguments = handler.signature.load(loads(flight.row["args"]))
+    async def _take_turns(self) -> None:
+        """Runs waiting jobs one after another, until one of them waits for something.
+
+        From then on the task is that job's own, and another one takes the next: a job that waits for nothing costs
+        no task, and one that waits has its own, as if it had been given it at the start.
+        """
+        task = self._taker
+        assert task is not None
+        pause_at = time.monotonic() + BURST_S
+        while self._taker is task and (call := self._flights.take()) is not None:
+            call.task = task
+            context = self._context.copy()
+            end: object
+            try:
+                work = self._begin_batch(call) if isinstance(call, Batch) else self._begin(call)
+                try:
+                    awaited = context.run(work.send, None)
+                except StopIteration as returned:
+                    end = returned.value
+                else:
+                    self._taker = None
+                    self.go_on()
+                    end = await in_context(context, work, awaited)
+            except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
+                end = error
+            call.task = None
+            if isinstance(call, Batch):
+                self._batches.discard(call)
+            self._flights.end(call)
+            for flight in call.unsettled():
+                self._settle(flight, DONE if end is None else self._judge.of(end, flight))
+            if task.cancelling():  # by the handler itself: the next one must not suffer for it
+                break
+            if time.monotonic() > pause_at and self._taker is task:
+                await asyncio.sleep(0)
+                pause_at = time.monotonic() + BURST_S
+        if self._taker is task:
+            self._taker = None
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if self._taker is task:  # somebody cancelled it between two jobs
+            self._taker = None
+        self.go_on()
+        if not self._tasks:
+            self.idle.set()
+
+    def _begin(self, flight: Flight) -> Coroutine[Any, Any, Any]:
+        """What is to be awaited for the handler's answer."""
+        if flight.stop is not None:
+            raise asyncio.CancelledError
+        handler = flight.handler
+        if handler is None:
+            raise Retry(f"no handler registered for kind: {flight.kind}")
+        arguments = handler.signature.load(_decode(flight.args)[0])
         if handler.signature.context_parameter is not None:
             flight.context = Context(flight.job, flight.attempt, functools.partial(self._note_progress, flight))
             arguments[handler.signature.context_parameter] = flight.context
-        return functools.partial(handler.function, **arguments)
+        work: Coroutine[Any, Any, Any]
+        if handler.is_async:
+            work = handler.function(**arguments)
+        else:
+            work = self._in_thread(functools.partial(handler.function, **arguments), flight)
+        return work if flight.limit is None else _within(*flight.limit, work)
 
-    async def _call(self, handler: Handler, call: Callable[[], Any], flight: Flight) -> Any:
-        work: Coroutine[Any, Any, Any] = call() if handler.is_async else self._in_thread(call, flight)
-        deadline_s = flight.row["deadline_s"]
-        if deadline_s is None:
-            return await work
-        try:
-            async with asyncio.timeout(deadline_s) as limit:
-                return await work
-        except TimeoutError:
-            if limit.expired():
-                raise HandlerTimeout(f"timed out after {deadline_s:.3g} s") from None
-            raise
+    def _begin_batch(self, batch: Batch) -> Coroutine[Any, Any, Any]:
+        if batch.stop is not None:
+            raise asyncio.CancelledError
+        self._release(batch.unwanted())
+        self._batches.add(batch)
+        jobs = batch.jobs(self._settle_one)
+        work: Coroutine[Any, Any, Any]
+        if batch.handler.is_async:
+            work = batch.handler.function(jobs)
+        else:
+            work = self._in_thread(functools.partial(batch.handler.function, jobs), batch)
+        limit = batch.limit
+        return work if limit is None else _within(*limit, work)
 
-    async def _in_thread(self, call: Callable[[], Any], flight: Flight) -> Any:
-        work = self._threads.submit(contextvars.copy_context().run, _call_in_thread, call)
+    def _settle_one(self, batch: Batch, job_id: int, end: object) -> None:
+        """The handler has settled one job of its batch: from the loop, or from its thread."""
+        if threading.current_thread() is not self._thread:
+            self._loop.call_soon_threadsafe(self._settle_one, batch, job_id, end)
+            return
+        flight = batch.settle(job_id)
+        if flight is not None:
+            self._settle(flight, self._judge.of(end, flight))
+
+    def _gatherer(self, queue: str, handler: Handler) -> Gatherer:
+        place = (queue, handler.kind)
+        if place not in self._gatherers:
+            self._gatherers[place] = Gatherer(handler, self._start_batch)
+        return self._gatherers[place]
+
+    def _start_batch(self, batch: Batch) -> None:
+        self._flights.gather(batch.queue, -batch.size)
+        self._flights.line_up(batch.queue, [batch])
+        self.go_on()
+
+    async def _in_thread(self, function: Callable[[], Any], call: Call) -> Any:
+        work = self._threads.submit(contextvars.copy_context().run, _call_in_thread, function)
         thread = asyncio.wrap_future(work)
         patient = True
         while True:
             try:
                 return await asyncio.shield(thread)
             except asyncio.CancelledError:
-                if patient and flight.stop in (Stop.CANCELLED, Stop.LOST, Stop.FENCED):
+                if patient and call.stop in (Stop.CANCELLED, Stop.LOST, Stop.FENCED):
                     # A thread cannot be interrupted: it was told, and how it ends decides.
                     patient = False
                     _forget_cancellation()
                     continue
                 if not thread.done() and not work.cancel():
-                    self._flights.hold_until(flight, thread)
-                    if flight.context is not None:
-                        flight.context.tell_cancelled(flight.stop or "it overran its time")
+                    self._flights.hold_until(call, thread)
+                    call.is_abandoned()
                 raise
-
-    def _judge(self, returned: object, flight: Flight) -> AttemptOutcome:
-        match returned:
-            case Retry():
-                return Errored(clean(str(returned.reason)), returned.after)
-            case Snooze():
-                return Snoozed(returned.delay)
-            case Cancel():
-                return Buried(State.CANCELLED, clean(str(returned.reason)))
-            case Fail():
-                return Buried(State.FAILED, clean(str(returned.reason)))
-        try:
-            return Completed(dumps(returned, what=flight.kind, noun="result", limit=self._max_result_bytes))
-        except InvalidJob as error:
-            # The work is done: doing it again would not change what it returns.
-            return Buried(State.FAILED, clean(str(error)))
 
     def _note_progress(self, flight: Flight, progress: str) -> None:
         flight.progress = progress
@@ -139,29 +245,25 @@ class HandlerTimeout(Exception):
     """The attempt overran its deadline."""
 
 
-def _call_in_thread(call: Callable[[], Any]) -> Any:
+async def _within(ends_at: float, limit_s: float, work: Coroutine[Any, Any, Any]) -> Any:
     try:
-        return call()
+        async with asyncio.timeout(ends_at - time.monotonic()) as limit:
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise HandlerTimeout(f"timed out after {limit_s:.3g} s") from None
+        raise
+
+
+def _size(handler: Handler) -> int:
+    return 0 if handler.batching is None else handler.batching.size
+
+
+def _call_in_thread(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
     except StopIteration as error:  # no future can hold it: whoever waits would wait for ever
         raise RuntimeError("the handler raised StopIteration") from error
-
-
-def _stopped(flight: Flight) -> AttemptOutcome:
-    match flight.stop:
-        case Stop.CANCELLED:
-            return Buried(State.CANCELLED, Stop.CANCELLED)
-        case Stop.LOST:
-            return Dropped()
-        case Stop.FENCED | Stop.SHUTDOWN:
-            return Released()
-        case None:
-            return Errored("CancelledError: the handler cancelled itself")
-
-
-def _failed(flight: Flight, error: BaseException) -> AttemptOutcome:
-    if flight.stop is not None:
-        return _stopped(flight)
-    return Errored(chain(error), exception=error)
 
 
 def _forget_cancellation() -> None:

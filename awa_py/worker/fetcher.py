@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,16 +13,23 @@ import asyncpg
 from awa_py.db import LOST, Link, Record, Schema, describe
 from awa_py.loops import wait_for_any
 from awa_py.metrics import Metrics
-from awa_py.store import claim, maintain
+from awa_py.registry import Registry
+from awa_py.store import claim, heartbeat, maintain
 from awa_py.store.session import Session
+from awa_py.worker.bell import BUSY_POLL_S, Bell
 from awa_py.worker.cursor import Cursor
-from awa_py.worker.flight import Flight, Flights
+from awa_py.worker.executor import Executor
+from awa_py.worker.flight import Flight
+from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 
 logger = logging.getLogger("awa.worker")
 
 MAX_BATCH = 500
 PROMOTE_BATCH = 1_000
+WOKEN_POLLS = 4  # where wake-ups are heard, polling is only the net: it is done so many times less often
+LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1)
+PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
 
 
@@ -37,31 +45,39 @@ class Fetcher:
         metrics: Metrics,
         *,
         queues: Sequence[str],
-        kinds: Sequence[str],
+        registry: Registry,
         worker_id: UUID,
         poll_s: float,
         staleness: timedelta,
-        start: Callable[[Flight], None],
+        executor: Executor,
+        bell: Bell,
+        listening: Callable[[], bool],
     ) -> None:
         self._link = link
         self._schema = schema
         self._flights = flights
         self._heart = heart
         self._metrics = metrics
-        self._kinds = list(kinds)
+        self._registry = registry
+        self._kinds = list(registry.kinds)
+        self._shown_kinds = list(registry.kinds_with_context)
         self._worker_id = worker_id
         self._poll_s = poll_s
         self._staleness = staleness
-        self._start = start
+        self._executor = executor
         self._cursors = {queue: Cursor() for queue in queues}
         self._promising = set(queues)  # queues that may have something to claim
         self._wake = asyncio.Event()
         self._unsure = False  # a claim may have been committed without our hearing of it
         self._fresh = True
+        self._bell = bell
+        self._listening = listening
+        self._looks_s: list[float] = []
 
     def queue_is_ready(self, queue: str) -> None:
         """Something can be claimed there."""
         if queue in self._cursors:
+            self._bell.rang()
             self._promising.add(queue)
             self._wake.set()
 
@@ -79,6 +95,7 @@ class Fetcher:
         failures = 0
         while True:
             self._wake.clear()
+            self._executor.give_back_late(time.monotonic() - PATIENCE_S)
             try:
                 claimed = await self._claim_everywhere()
                 if not claimed and until_idle and await self._nothing_is_due():
@@ -88,25 +105,61 @@ class Fetcher:
                 logger.warning("a claim failed: %s", describe(error))
                 self._link.drop()
                 self._unsure = True
+                self._bell.hung = False  # whether it is, nobody knows
                 await asyncio.sleep(FAILED_CLAIM_PAUSES_S[min(failures, len(FAILED_CLAIM_PAUSES_S) - 1)])
                 failures += 1
                 continue
             if not claimed:
                 await self._rest()
 
+    async def give_back_unheard(self, limit_s: float) -> None:
+        """At the end: gives back what the claim brought that was cut off. Leaves it to a rescue where that fails."""
+        if self._unsure:
+            with suppress(*LOST, asyncpg.PostgresError):
+                async with asyncio.timeout(limit_s):
+                    # On the connection of that claim, where there is one: after its end, whatever that was.
+                    await self._release_orphans(Session(await self._link.connection(), self._schema))
+
     async def _rest(self) -> None:
         """Waits for a wake-up, or for the next look around."""
-        if await wait_for_any(self._wake, self._poll_s):
-            return
-        if len(self._cursors) == 1:
-            self.all_may_be_ready()
-            return
         try:
-            session = Session(await self._link.connection(), self._schema)
-            self._promising |= await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
+            if await self._tend_bell():
+                return
+            if await wait_for_any(self._wake, self._patience_s()):
+                return
+            if len(self._cursors) == 1:
+                self.all_may_be_ready()
+            else:
+                session = Session(await self._link.connection(), self._schema)
+                self._promising |= await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
         except (*LOST, asyncpg.PostgresError) as error:
             logger.warning("a poll failed: %s", describe(error))
             self._link.drop()
+
+    async def _tend_bell(self) -> bool:
+        """Hangs the bell up or takes it down, as the load asks for. Whether to look around at once."""
+        if self._bell.hung and self._bell.annoys:
+            session = Session(await self._link.connection(), self._schema)
+            await heartbeat.stop_listening(session, self._worker_id)
+            self._bell.hung = False
+        elif not self._bell.hung and self._bell.is_missed and not self._promising and self._listening():
+            session = Session(await self._link.connection(), self._schema)
+            await heartbeat.listen_for_jobs(session, self._worker_id, list(self._cursors))
+            self._bell.hung = True
+            # Whoever is about to commit may not have seen the bell.
+            self._looks_s = list(LOOKS_AFTER_HANGING_S)
+            self.all_may_be_ready()
+            return True
+        return False
+
+    def _patience_s(self) -> float:
+        if self._promising:  # it waits for a slot
+            return self._poll_s
+        if not self._bell.hung and not self._bell.is_missed:
+            return min(BUSY_POLL_S, self._poll_s)
+        if self._looks_s:
+            return min(self._looks_s.pop(0), self._poll_s)
+        return WOKEN_POLLS * self._poll_s if self._bell.hung and self._listening() else self._poll_s
 
     async def _claim_everywhere(self) -> int:
         """One claim for each queue that may have work and has a free slot. How many jobs that gave."""
@@ -119,8 +172,8 @@ class Fetcher:
             await self._take_over(session)
         claimed = 0
         for queue in sorted(self._promising, key=lambda queue: self._cursors[queue].last_claim):
-            limit = min(self._flights.free(queue), MAX_BATCH)
-            if limit:
+            limit = min(self._flights.room(queue), MAX_BATCH)
+            if limit >= self._flights.chunk(queue):
                 claimed += await self._claim(session, queue, limit)
         return claimed
 
@@ -138,11 +191,20 @@ class Fetcher:
         cursor = self._cursors[queue]
         began = time.monotonic()
         above, full = cursor.above(began)
+        self._unsure = True
         rows = await claim.claim_jobs(
-            session, queue=queue, above=above, limit=limit, kinds=self._kinds, worker_id=self._worker_id
+            session,
+            queue=queue,
+            above=above,
+            limit=limit,
+            kinds=self._kinds,
+            shown_kinds=self._shown_kinds,
+            worker_id=self._worker_id,
         )
+        self._unsure = False
         cursor.saw(rows, full=full, began=began, ended=time.monotonic())
-        self._take_off(rows, began)
+        self._take_off(queue, rows, began)
+        self._bell.claimed(len(rows))
         self._metrics.claimed.labels(queue).inc(len(rows))
         return rows, full
 
@@ -150,30 +212,34 @@ class Fetcher:
         """Once, at the start: a worker that comes back after a crash need not wait for the leader's rescue."""
         for queue in self._cursors:
             began = time.monotonic()
+            self._unsure = True
             rows = await claim.take_over_jobs(
                 session,
                 queues=[queue],
                 kinds=self._kinds,
                 staleness=self._staleness,
-                limit=self._flights.free(queue),
+                limit=self._flights.room(queue),
                 worker_id=self._worker_id,
             )
+            self._unsure = False
             if rows:
                 logger.warning("took over %d jobs of queue %s from dead workers", len(rows), queue)
-            self._take_off(rows, began)
+            self._take_off(queue, rows, began)
         self._fresh = False
 
-    def _take_off(self, rows: Sequence[Record], asked_at: float) -> None:
-        for row in rows:
-            flight = Flight(row, asked_at)
-            self._flights.add(flight)
-            self._start(flight)
+    def _take_off(self, queue: str, rows: Sequence[Record], asked_at: float) -> None:
+        if not rows:
+            return
+        handler_of = self._registry.handlers.get
+        flights = [Flight(row, queue, handler_of(row[2]), asked_at) for row in rows]
+        self._flights.add(queue, flights)
+        self._executor.start(queue, flights)
 
     async def _release_orphans(self, session: Session) -> None:
         known = [flight.id for flight in self._flights]
         released = await claim.release_orphans(session, worker_id=self._worker_id, known=known)
         if released:
-            logger.warning("gave back %d jobs whose claim was cut off by a lost connection", released)
+            logger.warning("gave back %d jobs whose claim was cut off", released)
         self._unsure = False
 
     async def _nothing_is_due(self) -> bool:

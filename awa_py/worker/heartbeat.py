@@ -15,7 +15,9 @@ from awa_py.loops import LoopThread, wait_for_any
 from awa_py.store import heartbeat as store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
-from awa_py.worker.flight import Flights, Stop
+from awa_py.worker.bell import Bell
+from awa_py.worker.flight import Flight, Stop
+from awa_py.worker.flights import Flights
 
 logger = logging.getLogger("awa.heartbeat")
 
@@ -36,12 +38,14 @@ class Heart:
         settings: Settings,
         flights: Flights,
         *,
+        bell: Bell,
         listening: Callable[[], bool],
-        tell: Callable[[int, Stop], None],
+        tell: Callable[[Flight, Stop], None],
     ) -> None:
         self._database = database
         self._worker = worker
         self._flights = flights
+        self._bell = bell
         self._listening = listening
         self._tell = tell
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
@@ -97,7 +101,7 @@ class Heart:
 
     async def _beat(self, session: Session) -> None:
         began = time.monotonic()
-        interval_s, staleness_s = self._pace(await store.beat_worker(session, self._worker))
+        interval_s, staleness_s = self._pace(await store.beat_worker(session, self._worker, listening=self._bell.hung))
         fresh_s = min(interval_s, staleness_s - interval_s) / 2
         old = sorted(
             (flight for flight in self._flights if began - flight.renewed_at > fresh_s),
@@ -107,11 +111,11 @@ class Heart:
             ours = await store.beat_jobs(session, [flight.id for flight in old], [flight.lease for flight in old])
             for flight in old:
                 if flight.id not in ours:
-                    self._tell(flight.id, Stop.LOST)
+                    self._tell(flight, Stop.LOST)
                     continue
                 flight.renewed_at = began
                 if ours[flight.id]:
-                    self._tell(flight.id, Stop.CANCELLED)
+                    self._tell(flight, Stop.CANCELLED)
         # Only now: by a shorter staleness, a lease that was not renewed yet would seem to have run out.
         self._interval_s, self._staleness_s = interval_s, staleness_s
         self._last_beat = began
@@ -132,15 +136,17 @@ class Heart:
             for flight in self._flights:
                 if flight.stop is None and now > flight.renewed_at + patience_s:
                     logger.error("%s: no heartbeat got through, its lease runs out: stopping it", flight)
-                    self._tell(flight.id, Stop.FENCED)
+                    self._tell(flight, Stop.FENCED)
 
     async def _look_for_cancels(self, session: Session) -> None:
         """Where notifications cannot be heard, cancels are looked for."""
         flights = list(self._flights)
         if flights:
             ids, leases = [flight.id for flight in flights], [flight.lease for flight in flights]
-            for job_id in await store.list_cancel_requests(session, ids, leases):
-                self._tell(job_id, Stop.CANCELLED)
+            unwanted = set(await store.list_cancel_requests(session, ids, leases))
+            for flight in flights:
+                if flight.id in unwanted:
+                    self._tell(flight, Stop.CANCELLED)
 
 
 def _margin_s(staleness_s: float) -> float:

@@ -26,11 +26,14 @@ from awa_py.store import heartbeat as registry_store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
+from awa_py.worker.bell import Bell
 from awa_py.worker.completer import Completer
 from awa_py.worker.executor import Executor
 from awa_py.worker.fetcher import Fetcher
-from awa_py.worker.flight import Flights, Stop
+from awa_py.worker.flight import Flight, Stop
+from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
+from awa_py.worker.judge import Judge
 
 logger = logging.getLogger("awa.worker")
 
@@ -112,7 +115,8 @@ class Worker:
         async with self._registered() as registered:
             if not registered:
                 return
-            flights = Flights(self._queues, self.info.concurrency, lambda: fetcher.slot_is_free())
+            flights = Flights(self._queues, self.info.concurrency, lambda: freed())
+            bell = Bell()
             claims = Link(self._database, "claims", {**STEADY_PLANS, "synchronous_commit": "off"})
             finishes = Link(self._database, "finishes", STEADY_PLANS)
             completer = Completer(
@@ -125,8 +129,8 @@ class Worker:
             executor = Executor(
                 self._registry,
                 flights,
+                Judge(self._settings.max_args_bytes),
                 threads=self.info.concurrency,
-                max_result_bytes=self._settings.max_args_bytes,
                 settle=completer.settle,
                 report=completer.report_progress,
             )
@@ -135,8 +139,9 @@ class Worker:
                 self.info,
                 self._settings,
                 flights,
+                bell=bell,
                 listening=lambda: self.listening,
-                tell=_teller(flights),
+                tell=_teller(),
             )
             fetcher = Fetcher(
                 claims,
@@ -145,12 +150,19 @@ class Worker:
                 heart,
                 self.metrics,
                 queues=list(self._queues),
-                kinds=self.info.kinds,
+                registry=self._registry,
                 worker_id=self.id,
                 poll_s=self._settings.poll_interval.total_seconds(),
                 staleness=self._settings.heartbeat_staleness,
-                start=executor.start,
+                executor=executor,
+                bell=bell,
+                listening=lambda: self.listening,
             )
+
+            def freed() -> None:
+                executor.go_on()
+                fetcher.slot_is_free()
+
             listener = self._listener = Listener(
                 self._database, heard=_hearer(fetcher, heart, flights), listening=fetcher.all_may_be_ready
             )
@@ -161,8 +173,9 @@ class Worker:
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
                 finally:
+                    await fetcher.give_back_unheard(UNWIND_S)
                     await claims.close()
-                    await self._drain(flights, completer)
+                    await self._drain(flights, executor, completer)
                     executor.close()
                     self.abandoned = flights.abandoned
 
@@ -224,17 +237,17 @@ class Worker:
         finally:
             await cancel(working, stopping)
 
-    async def _drain(self, flights: Flights, completer: Completer) -> None:
+    async def _drain(self, flights: Flights, executor: Executor, completer: Completer) -> None:
         """Lets running jobs finish, cancels the rest and gives it back unburned; heartbeats go on meanwhile."""
-        if len(flights):
+        executor.give_back()
+        if not executor.idle.is_set():
             limit_s = self._settings.shutdown_timeout.total_seconds()
-            logger.info("waiting up to %.3g s for %d running jobs", limit_s, len(flights))
-            await self._wait_for(flights, limit_s, unless=self._hurried)
-        for flight in flights:
-            flight.tell(Stop.SHUTDOWN)
-        if len(flights):
-            logger.warning("giving %d jobs back that did not finish in time", len(flights))
-            await self._wait_for(flights, UNWIND_S)
+            logger.info("waiting up to %.3g s for %d running jobs", limit_s, executor.running)
+            await self._wait_for(executor.idle, limit_s, unless=self._hurried)
+        if not executor.idle.is_set():
+            logger.warning("giving %d jobs back that did not finish in time", executor.running)
+            executor.interrupt()
+            await self._wait_for(executor.idle, UNWIND_S)
         try:
             async with asyncio.timeout(UNWIND_S):
                 await completer.drained()
@@ -242,18 +255,12 @@ class Worker:
             logger.error("%d outcomes could not be written before the end: their jobs will be rescued", len(flights))
 
     @staticmethod
-    async def _wait_for(flights: Flights, limit_s: float, unless: asyncio.Event | None = None) -> None:
-        tasks = {flight.task for flight in flights if flight.task is not None}
-        hurry = asyncio.create_task((unless or asyncio.Event()).wait())
+    async def _wait_for(idle: asyncio.Event, limit_s: float, unless: asyncio.Event | None = None) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (idle, unless) if event is not None]
         try:
-            async with asyncio.timeout(limit_s):
-                while any(not task.done() for task in tasks) and not hurry.done():
-                    await asyncio.wait({hurry, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-                    tasks = {task for task in tasks if not task.done()}
-        except TimeoutError:
-            pass
+            await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel(hurry)
+            await cancel(*waits)
 
 
 @asynccontextmanager
@@ -287,17 +294,12 @@ def _check(queues: Mapping[str, int], concurrency: int) -> None:
             raise ConfigError(f'queue "{queue}": its limit is 1 or more, not {limit}')
 
 
-def _teller(flights: Flights) -> Callable[[int, Stop], None]:
+def _teller() -> Callable[[Flight, Stop], None]:
     """Tells a handler to stop, from any thread."""
     loop = asyncio.get_running_loop()
 
-    def tell_here(job_id: int, reason: Stop) -> None:
-        flight = flights.get(job_id)
-        if flight is not None:
-            flight.tell(reason)
-
-    def tell(job_id: int, reason: Stop) -> None:
-        loop.call_soon_threadsafe(tell_here, job_id, reason)
+    def tell(flight: Flight, reason: Stop) -> None:
+        loop.call_soon_threadsafe(flight.tell, reason)
 
     return tell
 

@@ -16,7 +16,7 @@ from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import get_jobs
 from awa_py.store.maintain import sweep_unique_keys
 from awa_py.store.session import Session
-from tests.support import OWNER, ago, another_session, claim, count, insert, look, put, states
+from tests.support import OWNER, ago, another_session, claim, count, insert, listen, look, put, states
 
 pytestmark = pytest.mark.integration
 
@@ -58,11 +58,23 @@ class TestTransactions:
         await transaction.rollback()
         assert (await app.enqueue("work", unique=True)).is_new
 
+    async def test_one_job_that_postgresql_refuses_is_named(self, app: App, session: Session) -> None:
+        for bad in (NewJob(kind="spoilt", parent_id=2**70), NewJob(kind="spoilt", args_json="[1]")):
+            with pytest.raises(InvalidJob, match="spoilt: PostgreSQL refused the job"):
+                await app.enqueue_new(bad)
+        assert await states(session) == {}
+
     async def test_one_bad_job_of_many_leaves_none(self, app: App, session: Session) -> None:
         good, bad = NewJob(kind="work"), NewJob(kind="work", parent_id=2**70)
         with pytest.raises(InvalidJob, match="PostgreSQL refused the job"):
             await app.enqueue_many([good, bad])
         assert await states(session) == {}
+
+    async def test_one_job_alone_goes_with_a_jsonb_codec_too(self, app: App, session: Session) -> None:
+        await session.connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        job = await app.enqueue("work", {"number": 1}, connection=session.connection, metadata={"a": [1]})
+        assert await app.get(job.id) == job
+        assert (job.args, job.metadata) == ({"number": 1}, {"a": [1]})
 
     async def test_a_connection_with_a_jsonb_codec_of_its_own_is_fine(self, app: App, session: Session) -> None:
         await session.connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
@@ -98,6 +110,28 @@ class TestOptions:
         assert (stored.tags, stored.metadata, stored.parent_id) == (["a", "b"], {"trace": {"id": 1}}, 99)
         assert (stored.unique_key, stored.state) == ("own", State.SCHEDULED)
         assert stored.args == {"number": 7, "text": "ünï ✓ \\u0000 'quoted'"}
+
+    async def test_every_option_of_a_job_that_is_due_is_stored_as_given(self, app: App) -> None:
+        job = await app.enqueue(
+            "work",
+            {"number": 7, "text": "ünï ✓ \\u0000 'quoted'"},
+            queue="mail",
+            priority=1,
+            max_attempts=3,
+            timeout="90s",
+            deadline=datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+            tags=["a", 'quoted "b"'],
+            metadata={"trace": {"id": 1}},
+            parent_id=99,
+        )
+        assert await app.get(job.id) == job
+        assert (job.queue, job.priority, job.max_attempts, job.parent_id) == ("mail", 1, 3, 99)
+        assert (job.tags, job.metadata, job.timeout) == (
+            ["a", 'quoted "b"'],
+            {"trace": {"id": 1}},
+            timedelta(seconds=90),
+        )
+        assert (job.state, job.run_at) == (State.AVAILABLE, job.created_at)
 
     async def test_without_options_the_defaults_hold(self, app: App) -> None:
         job = await app.enqueue("work")
@@ -201,7 +235,7 @@ class TestMany:
     async def test_what_is_too_much_for_a_message_goes_in_several_and_still_all_or_none(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("awa_py.client.STATEMENT_BYTES", 100)
+        monkeypatch.setattr("awa_py.producer.STATEMENT_BYTES", 100)
         jobs = [app.new("work", {"text": "x" * 60}) for _ in range(10)]
         assert len(await app.enqueue_many(jobs)) == 10
         with pytest.raises(InvalidJob):
@@ -413,7 +447,10 @@ class TestRefused:
         for odd in ["a'; DROP TABLE x--", "ünï ✓", '"quoted"', "back\\slash", "%s $1 {0}"]:
             job = await app.enqueue(odd, {}, queue=odd, tags=[odd], unique=Unique(key=odd))
             (row,) = await claim(session, queue=odd, kinds=[odd])
-            assert (row["id"], row["kind"], row["queue"], row["tags"]) == (job.id, odd, odd, [odd])
+            second = await app.enqueue(odd, {}, queue=odd, tags=[odd])
+            assert row["id"] == job.id
+            for one in (await look(session, job.id), await look(session, second.id)):
+                assert (one.kind, one.queue, one.tags) == (odd, odd, [odd])
 
 
 WRONG_ROWS: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -489,10 +526,21 @@ async def test_get_shows_any_job_by_its_id(app: App, session: Session) -> None:
 
 
 async def test_the_number_of_wake_ups_is_one_a_queue(app: App, session: Session, database: Database) -> None:
-    heard: list[str] = []
-    await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
-    await app.enqueue_many([work(app, queue=queue) for queue in ("a", "b") for _ in range(50)])
+    heard = await listen(session, "a", "b")
+    await app.enqueue_many([work(app, queue=queue) for queue in ("a", "b", "nobody-waits-here") for _ in range(50)])
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
     await asyncio.sleep(0)
-    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 100
+    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 150
     assert sorted(heard) == ["end:", "ready:a", "ready:b"]
+
+
+async def test_one_job_wakes_its_queue_with_its_commit_where_somebody_waits(app: App, session: Session) -> None:
+    heard = await listen(session, "a")
+    async with app.pool.acquire() as own, own.transaction():
+        await app.enqueue("work", queue="a", connection=own)
+        await app.enqueue("work", queue="nobody-waits-here", connection=own)
+        await session.connection.execute("SELECT pg_notify('awa', 'before:')")
+        assert heard == ["before:"]
+    await session.connection.execute("SELECT pg_notify('awa', 'end:')")
+    await asyncio.sleep(0)
+    assert heard == ["before:", "ready:a", "end:"]

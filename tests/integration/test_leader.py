@@ -150,13 +150,13 @@ class TestElection:
         app = with_settings(database_url, replace(QUICK, leader_check_interval=seconds(0.3), leader_timeout=seconds(1)))
         frozen, thaw = threading.Event(), threading.Event()
 
-        async def freeze(_: Session) -> Batch:
+        async def freeze(*_: object) -> Batch:
             if not frozen.is_set():
                 frozen.set()
                 thaw.wait(30)  # the whole loop of this candidate stands still
             return Batch()
 
-        monkeypatch.setattr("awa_py.maintenance.tasks.promote", freeze)
+        monkeypatch.setattr("awa_py.maintenance.tasks.Promotion.run", freeze)
         async with standing(app) as one:
             await eventually(frozen.is_set)
             async with standing(app) as two:

@@ -1,13 +1,16 @@
 """A job before it has an id says what is wrong with it, and writes itself as JSON."""
 
+import copy
 import json
+import pickle
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from awa_py import App
 from awa_py.errors import InvalidJob
-from awa_py.job import FINAL, UNFINISHED, NewJob, State, UniqueKey, check_kind, check_queue
+from awa_py.job import FINAL, UNFINISHED, NewJob, State, Terms, UniqueKey, check_kind, check_queue
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -46,6 +49,42 @@ def test_what_is_wrong_is_said_with_what_it_is_about(fields: dict[str, Any], say
     with pytest.raises(InvalidJob) as refusal:
         NewJob(**{"kind": "work", **fields})
     assert says in str(refusal.value)
+
+
+def test_it_cannot_be_changed_and_can_be_copied() -> None:
+    job = NewJob(kind="work", args_json='{"n":1}', queue="mail", unique=UniqueKey(key="k"))
+    for copied in (copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
+        assert copied == job
+        assert type(copied) is NewJob
+    with pytest.raises(AttributeError):
+        job.args_json = "{}"  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        job.terms.queue = "other"  # type: ignore[misc]
+
+
+def test_jobs_of_one_declaration_share_their_terms() -> None:
+    app = App()
+
+    @app.job(queue="mail", delay="10m", metadata={"a": [1]})
+    async def send(to: str) -> None: ...
+
+    first, second = send.new(to="a"), send.new("b")
+    assert first.terms is second.terms
+    assert (first.args_json, second.args_json) == ('{"to":"a"}', '{"to":"b"}')
+    assert send.options(priority=1).new(to="a").terms.priority == 1
+    assert first.terms == Terms(kind="send", queue="mail", delay=timedelta(minutes=10), metadata={"a": [1]})
+    with pytest.raises(InvalidJob, match="send: priority is 1"):
+        send.options(priority=9).new(to="a")
+
+
+def test_when_it_is_due() -> None:
+    assert Terms(kind="work").due_at_once
+    assert Terms(kind="work", delay=timedelta(0)).due_at_once
+    assert not Terms(kind="work", delay=timedelta(seconds=1)).due_at_once
+    assert not Terms(kind="work", run_at=NOON).due_at_once
+    assert Terms(kind="work").run_at_from(NOON) == NOON
+    assert Terms(kind="work", delay=timedelta(hours=1)).run_at_from(NOON) == NOON + timedelta(hours=1)
+    assert Terms(kind="work", run_at=NOON).run_at_from(NOON - timedelta(hours=1)) == NOON
 
 
 @pytest.mark.parametrize("key", ["", "a\x00b", "x" * 1001])

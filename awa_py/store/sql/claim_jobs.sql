@@ -1,6 +1,7 @@
 -- Takes the head of one queue: ready → running, with a new lease. Disjoint from every other claim.
 -- $1 queue · $2 priorities · $3 the position above which each priority is scanned · $4 how many at the most
 -- $5 the kinds that the caller can run · $6 worker id
+-- $7 the kinds whose handlers may look at their whole job: decoding that is dear, and left out for the others
 --
 -- One scan a priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is a TID
 -- scan whatever the statistics say; a join would turn into a hash join at large batches.
@@ -23,20 +24,18 @@ WITH gone AS (
                           WHERE name = $1 AND paused AND paused_until > now() IS NOT FALSE)
         LIMIT $4
     ))
-    RETURNING *
-),
-timed AS (
-    SELECT *, least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)), expires_at) AS deadline_at
-    FROM gone
+    RETURNING *, least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
+                       expires_at) AS deadline_at
 ),
 claimed AS (
     INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, deadline_at)
     SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, deadline_at
-    FROM timed
+    FROM gone
 )
-SELECT id, (lease + 1)::int AS lease, kind, queue, priority, (attempt + 1)::smallint AS attempt, max_attempts,
-       args::text AS args, run_at, created_at, extract(epoch FROM now() - run_at)::float8 AS waited_s,
-       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, errors::text AS errors,
-       metadata::text AS metadata, tags, parent_id, unique_key, timeout, rescues, now() AS attempted_at, deadline_at, pos
-FROM timed
+SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
+       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
+       CASE WHEN kind = ANY ($7::text[])
+            THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
+                     parent_id, timeout, rescues) END AS details
+FROM gone
 ORDER BY priority, pos

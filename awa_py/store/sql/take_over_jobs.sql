@@ -19,8 +19,7 @@ FROM (
     FOR UPDATE OF stale SKIP LOCKED
 ) AS taken
 WHERE r.id = taken.id
-RETURNING r.id, r.lease, r.kind, r.queue, r.priority, r.attempt, r.max_attempts, r.args::text AS args, r.run_at,
-          r.created_at, extract(epoch FROM now() - r.run_at)::float8 AS waited_s,
-          extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.errors::text AS errors,
-          r.metadata::text AS metadata, r.tags, r.parent_id, r.unique_key, r.timeout, r.rescues, r.attempted_at,
-          r.deadline_at, 0::bigint AS pos
+RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
+          extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.priority, 0::bigint AS pos,
+          ROW(r.max_attempts, r.run_at, r.created_at, r.attempted_at, r.deadline_at, r.errors::text, r.metadata::text,
+              r.tags, r.unique_key, r.parent_id, r.timeout, r.rescues) AS details

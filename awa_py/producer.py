@@ -1,0 +1,130 @@
+"""How new jobs get into the tables: alone, a few in a statement, or many by COPY; and what their enqueuer is told."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from copy import deepcopy
+from typing import Any, overload
+
+from awa_py.job import Job, NewJob, State
+from awa_py.store import jobs as job_store
+from awa_py.store.copy import Copied, copy_jobs
+from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs
+from awa_py.store.session import Session
+
+MANY = 200  # from here on COPY, with its five round trips, is quicker than one statement
+STATEMENT_BYTES = 32 * 1024 * 1024  # of arguments: far more than ordinary jobs have, far less than a message may be
+NOBODY: Mapping[int, Job] = {}
+
+_decode = json.JSONDecoder().raw_decode  # of JSON that PostgreSQL accepted: a third of the work of json.loads
+
+
+async def enqueue_one(session: Session, job: NewJob) -> Job:
+    """Enqueues a job in the transaction that the connection is in, or in one of its own."""
+    enqueued = await enqueue_job(session, job)
+    return answer(job, enqueued, NOBODY if enqueued.is_new else await job_store.get_jobs(session, [enqueued.id]))
+
+
+async def enqueue_many(session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
+    """Enqueues all of them or none, in the transaction that the connection is in, or in one of its own."""
+    # One unique job takes all of them the slower way: so that their order is kept whatever they are.
+    if len(jobs) < MANY or any(job.unique is not None for job in jobs):
+        return await _insert(session, jobs)
+    async with _transaction(session):
+        copied = await copy_jobs(session, jobs)
+    return Answers(len(jobs), lambda n: answer(jobs[n], _enqueued(jobs[n], copied, n)))
+
+
+async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[Job]:
+    parts = list(chunks(jobs))
+    async with _transaction(session) if len(parts) > 1 else nullcontext():
+        enqueued = [one for part in parts for one in await enqueue_jobs(session, part)]
+    held = [one.id for one in enqueued if not one.is_new]
+    holders = await job_store.get_jobs(session, held) if held else NOBODY
+    return [answer(job, one, holders) for job, one in zip(jobs, enqueued, strict=True)]
+
+
+def _transaction(session: Session) -> AbstractAsyncContextManager[Any]:
+    # Not a savepoint: what fails ends the caller's transaction, like any other statement of it.
+    return nullcontext() if session.connection.is_in_transaction() else session.connection.transaction()
+
+
+def chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """The jobs in statements of a size that PostgreSQL takes."""
+    chunk: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if chunk and size + len(job.args_json) > STATEMENT_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(job)
+        size += len(job.args_json)
+    if chunk:
+        yield chunk
+
+
+def _enqueued(job: NewJob, copied: Copied, n: int) -> Enqueued:
+    run_at = job.terms.run_at_from(copied.now)
+    state = State.AVAILABLE if run_at <= copied.now else State.SCHEDULED
+    return Enqueued(copied.ids[n], True, state, run_at, copied.now)
+
+
+def answer(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY) -> Job:
+    """The job as it was enqueued, or the one that holds its unique key."""
+    if not enqueued.is_new and enqueued.id in holders:
+        existing = holders[enqueued.id]
+        return Job(**{name: getattr(existing, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
+    terms = job.terms
+    return Job(
+        id=enqueued.id,
+        kind=terms.kind,
+        queue=terms.queue,
+        state=enqueued.state,
+        priority=terms.priority,
+        attempt=0,
+        max_attempts=terms.max_attempts,
+        args=_decode(job.args_json.lstrip())[0],
+        run_at=enqueued.run_at,
+        created_at=enqueued.created_at,
+        deadline_at=terms.deadline,
+        tags=list(terms.tags),
+        metadata=deepcopy(dict(terms.metadata)) if terms.metadata else {},
+        unique_key=None if job.unique is None else job.unique.key,
+        parent_id=terms.parent_id,
+        timeout=terms.timeout,
+        is_new=enqueued.is_new,
+    )
+
+
+class Answers(Sequence[Job]):
+    """Jobs like a list of them; each is made when somebody looks at it."""
+
+    def __init__(self, count: int, make: Callable[[int], Job]) -> None:
+        self._count = count
+        self._make = make
+        self._made: dict[int, Job] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Job]: ...
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(self._count)[index]]
+        n = range(self._count)[index]
+        if n not in self._made:
+            self._made[n] = self._make(n)
+        return self._made[n]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Answers, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def __repr__(self) -> str:
+        return f"<{self._count} enqueued jobs>"

@@ -1,0 +1,5 @@
+-- From now on, whoever makes a job ready in one of the queues says so.
+-- $1 worker id · $2 queues
+INSERT INTO awa.listening (queue, worker_id)
+SELECT unnest($2::text[]), id FROM awa.workers WHERE id = $1
+ON CONFLICT DO NOTHING

@@ -1,0 +1,79 @@
+"""A worker that is killed in the middle of a batch. This module is also the app that it runs."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import awa_py as awa
+from tests.processes import Processes, eventually
+
+pytestmark = pytest.mark.chaos
+
+app = awa.App()
+
+
+def note(word: str, jobs: list[awa.BatchJob]) -> None:
+    lines = "".join(f"{word} {job.id} {job.attempt} {os.getpid()}\n" for job in jobs)
+    with open(os.environ["AWA_TEST_LOG"], "a", encoding="utf-8") as log:
+        log.write(lines)
+
+
+@app.job(batch=20, linger="0.2s")
+async def hang_once(jobs: list[awa.BatchJob]) -> None:
+    """Completes every fourth job, and takes for ever with others at their first attempt."""
+    note("start", jobs)
+    for job in jobs:
+        if job.args["number"] % 4 == 0:
+            job.complete(job.attempt)
+    if any(job.attempt == 1 and not job.settled for job in jobs):
+        await asyncio.sleep(3600)
+    note("done", jobs)
+
+
+async def count(client: awa.App, state: str) -> int:
+    found: int = await client.pool.fetchval("SELECT count(*) FROM awa.jobs WHERE state = $1", state)
+    return found
+
+
+async def test_jobs_of_a_killed_batch_run_again_and_settled_ones_do_not(
+    client: awa.App, awa_processes: Processes, tmp_path: Path
+) -> None:
+    first = awa_processes.start("worker", "tests.chaos.test_batches:app", "-q", "default", "--concurrency", "3")
+    jobs = await client.enqueue_many([client.new("hang_once", {"number": number}) for number in range(60)])
+
+    async def three_batches_hang() -> bool:
+        return (await count(client, "running"), await count(client, "completed")) == (45, 15)
+
+    await eventually("three batches run, and a quarter of them is settled", three_batches_hang)
+    first.send(signal.SIGKILL)
+    awa_processes.start("worker", "tests.chaos.test_batches:app", "-q", "default", "--concurrency", "3")
+
+    async def all_completed() -> bool:
+        return await count(client, "completed") == 60
+
+    await eventually("all are completed by the second worker", all_completed, 60)
+    rows = await client.pool.fetch("SELECT id, attempt, rescues FROM awa.jobs ORDER BY id")
+    by_id = {row["id"]: (row["attempt"], row["rescues"]) for row in rows}
+    assert by_id == {job.id: (1, 0) if number % 4 == 0 else (2, 1) for number, job in enumerate(jobs)}
+    started = Counter(line.split()[1] for line in (tmp_path / "runs.log").read_text().splitlines() if "start" in line)
+    assert started == {str(job.id): 1 if number % 4 == 0 else 2 for number, job in enumerate(jobs)}
+
+
+async def test_jobs_of_a_stopped_batch_go_back_unburned(client: awa.App, awa_processes: Processes) -> None:
+    worker = awa_processes.start(
+        "worker", "tests.chaos.test_batches:app", "-q", "default", "--shutdown-timeout", "1s", "--no-maintenance"
+    )
+    await client.enqueue_many([client.new("hang_once", {"number": 1}) for _ in range(30)])
+
+    async def all_running() -> bool:
+        return await count(client, "running") == 30
+
+    await eventually("all run, or gather", all_running)
+    worker.send(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    rows = await client.pool.fetch("SELECT DISTINCT state, attempt FROM awa.jobs")
+    assert [tuple(row) for row in rows] == [("available", 0)]

@@ -1,0 +1,311 @@
+"""What a job costs: statements, transactions, rows and WAL. Counted, not timed: no machine is too slow for it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from awa_py import App, BatchJob, Settings
+from awa_py.db import STEADY_PLANS, Database
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.store.claim import PRIORITIES
+from awa_py.store.finish import bury_jobs, complete_jobs, fail_attempts, release_jobs, snooze_jobs
+from awa_py.store.heartbeat import beat_jobs
+from awa_py.store.session import Session, statement
+from tests.support import (
+    OWNER,
+    QUICK,
+    ago,
+    another_session,
+    claim,
+    count,
+    drain,
+    eventually,
+    insert,
+    insert_completed,
+    insert_running,
+    seconds,
+    working,
+)
+from tests.wire import Wire, counted
+
+pytestmark = pytest.mark.integration
+
+JOBS = 5_000
+# At the most, statements a job: 0.01, 0.03 and 0.01 are usual, the worker's own start and end among them. A claim has
+# at least as many jobs as there are slots, 100, where all of them end at once; so has the flush. Where each waits for
+# something, what ends together is written together: how much that is, the machine decides.
+KINDS = {"awaits_nothing": 0.05, "awaits": 0.15, "in_batches": 0.05}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A database behind a door that counts, and an app with kinds of all sorts."""
+
+    url: str
+    wire: Wire
+    app: App
+
+
+@pytest.fixture
+async def door(database_url: str) -> AsyncIterator[Counted]:
+    async with counted(database_url) as (url, wire):
+        app = App(url, settings=Settings())
+
+        @app.job
+        async def awaits_nothing(n: int) -> None: ...
+
+        @app.job
+        async def awaits(n: int) -> None:
+            await asyncio.sleep(0)
+
+        @app.job(batch=500, linger="50ms")
+        async def in_batches(jobs: Sequence[BatchJob]) -> None: ...
+
+        yield Counted(url, wire, app)
+
+
+async def is_alone(session: Session) -> bool:
+    """Whether all other sessions have ended; by then they have reported their statistics."""
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    return not await count(session.connection, f"{others} AND backend_type = 'client backend'")
+
+
+class TestADrainedJob:
+    @pytest.mark.parametrize("kind", KINDS)
+    async def test_its_statements_and_transactions_are_shared_with_many_others(
+        self, door: Counted, session: Session, kind: str
+    ) -> None:
+        async with door.app as app:
+            await app.enqueue_many([app.new(kind, {"n": n}) for n in range(JOBS)])
+            door.wire.statements.clear()
+            await drain(app)
+        print(f"{door.wire.total / JOBS} statements per job:\n{door.wire}")
+        assert door.wire.total <= KINDS[kind] * JOBS
+        rows = await session.connection.fetchrow(
+            "SELECT count(*), count(DISTINCT attempted_at), count(DISTINCT xmin::text) FROM awa.completed"
+        )
+        assert rows is not None
+        jobs, claims, flushes = rows
+        assert jobs == JOBS
+        # Each is one statement in a transaction of its own; a claim may find nothing.
+        assert claims <= door.wire.of("claims", "Takes the head of one queue")
+        assert flushes == door.wire.of("finishes", "running → completed")
+        # Only what ends a job waits for the disk.
+        assert door.wire.settings["awa claims"]["synchronous_commit"] == "off"
+        assert "synchronous_commit" not in door.wire.settings["awa finishes"]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    async def test_it_is_inserted_three_times_deleted_twice_and_never_updated(
+        self, door: Counted, session: Session, kind: str
+    ) -> None:
+        async with door.app as app:
+            await app.enqueue_many([app.new(kind, {"n": n}) for n in range(JOBS)])
+            await drain(app)
+        await eventually(lambda: is_alone(session))
+        rows = await session.connection.fetch(
+            "SELECT relname, n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables "
+            "WHERE schemaname = 'awa' AND n_tup_ins + n_tup_upd + n_tup_del > 0 "
+            "AND relname NOT IN ('workers', 'listening', 'queues', 'schema_version', 'leader')"
+        )
+        touched = {row[0].rstrip("_0123456789"): tuple(row[1:]) for row in rows}
+        assert touched == {"ready": (JOBS, 0, JOBS), "running": (JOBS, 0, JOBS), "completed": (JOBS, 0, 0)}
+
+    async def test_the_workers_own_rows_are_few(self, door: Counted, session: Session) -> None:
+        async with door.app as app:
+            await app.enqueue_many([app.new("awaits_nothing", {"n": n}) for n in range(JOBS)])
+            await drain(app)
+        await eventually(lambda: is_alone(session))
+        touched = await count(
+            session.connection,
+            "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables "
+            "WHERE schemaname = 'awa' AND relname IN ('workers', 'listening', 'queues', 'unique_keys', 'cron')",
+        )
+        assert touched <= 20  # enters, beats, hangs the bell up, leaves
+
+
+class TestEnqueue:
+    async def test_one_by_one_it_is_a_statement_and_a_transaction_a_job(self, door: Counted, session: Session) -> None:
+        jobs = 200
+        async with door.app as app:
+            await app.enqueue("awaits", {"n": 0})
+            door.wire.statements.clear()
+            for n in range(jobs):
+                await app.enqueue("awaits", {"n": n})
+            assert door.wire.of("client", "Enqueues one job") == jobs
+            assert door.wire.total < 1.5 * jobs  # the pool resets the connection where nobody enqueued for a while
+        assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == jobs + 1
+
+    async def test_ten_thousand_are_a_handful_of_statements_and_one_transaction(
+        self, door: Counted, session: Session
+    ) -> None:
+        async with door.app as app:
+            new = [app.new("awaits", {"n": n}) for n in range(10_000)]
+            later = [app.new("awaits", {"n": n}, delay="1h") for n in range(1_000)]
+            await app.enqueue("awaits", {"n": 0})
+            door.wire.statements.clear()
+            await app.enqueue_many([*new, *later])
+            print(door.wire)
+            # BEGIN, the ids, COPY into each of two tables, the wake-up, COMMIT; and a new connection's first questions.
+            assert door.wire.total <= 12
+        assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 10_001
+        assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == 2
+
+
+async def finish_all(session: Session, ids: list[int], how: str) -> None:
+    leases = [1] * len(ids)
+    match how:
+        case "complete":
+            await complete_jobs(session, ids, leases, None, keep=True)
+        case "fail":
+            await fail_attempts(session, ids, leases, ["boom"] * len(ids), [None] * len(ids))
+        case "snooze":
+            await snooze_jobs(session, ids, leases, [seconds(60)] * len(ids))
+        case "bury":
+            await bury_jobs(session, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
+        case "release":
+            await release_jobs(session, ids, leases)
+        case "beat":
+            await beat_jobs(session, ids, leases)
+
+
+class TestABatch:
+    SIZES = (1, 500)
+
+    @pytest.fixture
+    async def counting(self, door: Counted) -> AsyncIterator[Session]:
+        async with another_session(door.app.database, **STEADY_PLANS) as session:
+            await session.connection.fetch("SELECT $1::bigint[]", [1])  # what asyncpg has to ask once, it asks now
+            yield session
+
+    async def test_a_claim_is_one_statement(self, door: Counted, counting: Session) -> None:
+        await claim(counting, queue="empty")
+        for size in self.SIZES:
+            await insert(counting, "ready", size)
+            door.wire.statements.clear()
+            assert len(await claim(counting, limit=500)) == size
+            assert door.wire.total == 1
+
+    async def test_whatever_becomes_of_running_jobs_is_one_statement(self, door: Counted, counting: Session) -> None:
+        for how in ("complete", "fail", "snooze", "bury", "release", "beat"):
+            await finish_all(counting, [0], how)
+            for size in self.SIZES:
+                ids = await insert_running(counting, size)
+                door.wire.statements.clear()
+                await finish_all(counting, ids, how)
+                assert door.wire.total == 1, f"{how} of {size}: {door.wire}"
+                unchanged = "SELECT count(*) FROM awa.running WHERE heartbeat_at = attempted_at"
+                assert await count(counting.connection, unchanged) == 0
+
+    async def test_the_leaders_tasks_send_as_many_for_many_rows_as_for_one(
+        self, door: Counted, counting: Session
+    ) -> None:
+        tasks = {task.name: task for task in all_tasks(Settings(), [], Metrics())}
+        for task in tasks.values():
+            await task.run(counting)
+        statements = {"promote": 1, "rescue": 1, "deadlines": 2, "cleanup": 6, "unserved": 1}
+        for size in self.SIZES:
+            await insert(counting, "scheduled", size, state="scheduled", run_at=ago(1))
+            await insert(counting, "scheduled", size, state="scheduled", run_at=ago(-60), expires_at=ago(1))
+            await insert(counting, "ready", size, run_at=ago(60), kind="unknown")
+            await insert_running(counting, size, silent_s=1000)
+            await insert_running(counting, size, deadline_at=ago(1))
+            await insert(counting, "dead", size, state="failed", finalized_at=ago(10**6))
+            await insert_completed(counting, size, age_s=10**6)
+            for name, number in statements.items():
+                door.wire.statements.clear()
+                assert (await tasks[name].run(counting)).changed >= 0.9 * size, name  # some were seen before
+                assert door.wire.total == number, f"{name} of {size}: {door.wire}"
+
+
+class TestHeartbeat:
+    async def test_it_is_one_statement_for_all_jobs_in_flight(self, door: Counted, session: Session) -> None:
+        jobs = 300
+        started = 0
+        over = asyncio.Event()
+        settings = replace(QUICK, heartbeat_interval=timedelta(milliseconds=200))
+        app = App(door.url, settings=settings)
+
+        @app.job
+        async def work() -> None:
+            nonlocal started
+            started += 1
+            await over.wait()
+
+        def renewals() -> int:
+            return door.wire.of("heartbeat", "Renews the leases")
+
+        async with app:
+            await app.enqueue_many([app.new("work") for _ in range(jobs)])
+            async with working(app, concurrency=jobs):
+                await eventually(lambda: started == jobs)
+                seen = renewals()
+                await eventually(lambda: renewals() >= seen + 3)
+                over.set()
+        assert renewals() <= door.wire.of("heartbeat", "Enters a worker")
+        assert door.wire.of("heartbeat") <= 2 * door.wire.of("heartbeat", "Enters a worker") + 5
+        assert started == jobs
+
+
+Node = dict[str, Any]
+
+
+def written(node: Node, what: str) -> int:
+    """The WAL of the nodes that write: each without what the nodes that feed it wrote."""
+    feeding = [child for child in node.get("Plans", ()) if child["Parent Relationship"] not in ("InitPlan", "SubPlan")]
+    own = node[what] - sum(child[what] for child in feeding)
+    return (own if node["Node Type"] in ("ModifyTable", "LockRows") else 0) + sum(
+        written(child, what) for child in node.get("Plans", ())
+    )
+
+
+class TestWAL:
+    """By EXPLAIN, since others write to the server's log at the same time.
+
+    A page that is touched for the first time after a checkpoint goes there whole. That can only add to a round: the
+    least of several is what the rows themselves cost.
+    """
+
+    ROUNDS = 5
+    SIZE = 500
+    RECORDS = ("WAL Records", "WAL Bytes")
+
+    async def explained(self, session: Session, name: str, *values: str) -> tuple[float, float]:
+        """Records and bytes for a job."""
+        await session.connection.execute(f"PREPARE p AS {statement(name, session.schema)}")
+        try:
+            text = await session.connection.fetchval(
+                f"EXPLAIN (ANALYZE, WAL, FORMAT JSON) EXECUTE p ({', '.join(values)})"
+            )
+        finally:
+            await session.connection.execute("DEALLOCATE p")
+        root = json.loads(text)[0]["Plan"]
+        records, size = (written(root, what) / self.SIZE for what in self.RECORDS)
+        return records, size
+
+    async def test_a_job_writes_no_more_than_its_rows_and_their_index_entries(self, database: Database) -> None:
+        claims: list[tuple[float, float]] = []
+        completions: list[tuple[float, float]] = []
+        async with another_session(database, **STEADY_PLANS) as session:
+            for _ in range(self.ROUNDS):
+                ids = await insert(session, "ready", self.SIZE, args='{"n": 12345}')
+                priorities = f"'{{{','.join(map(str, PRIORITIES))}}}'"
+                values = ("'default'", priorities, "'{0,0,0,0}'", "500", "'{work}'", f"'{OWNER}'", "'{}'")
+                claims.append(await self.explained(session, "claim_jobs", *values))
+                array = f"'{{{','.join(map(str, ids))}}}'"
+                leases = f"'{{{','.join(['1'] * self.SIZE)}}}'"
+                completions.append(await self.explained(session, "complete_jobs", array, leases, "NULL", "true"))
+            assert await count(session.connection, "SELECT count(*) FROM awa.completed") == self.ROUNDS * self.SIZE
+        claim_records, claim_bytes = (min(values) for values in zip(*claims, strict=True))
+        end_records, end_bytes = (min(values) for values in zip(*completions, strict=True))
+        print(f"claim: {claim_records} records, {claim_bytes} bytes; end: {end_records} records, {end_bytes} bytes")
+        # Claim: lock, delete, insert, and an entry in each of two indexes. End: delete, insert, and an entry in one.
+        assert 4.9 < claim_records < 5.5
+        assert 2.9 < end_records < 3.5
+        assert 300 < claim_bytes < 700
+        assert 150 < end_bytes < 500

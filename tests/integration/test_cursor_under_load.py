@@ -1,0 +1,120 @@
+"""The claims' cursor where it matters: an old snapshot keeps vacuum away, or a job is committed late, under load."""
+
+import asyncio
+
+import pytest
+
+from awa_py import App, NewJob, Settings
+from awa_py.db import STEADY_PLANS, Database
+from awa_py.store.claim import claim_jobs
+from awa_py.store.session import Session
+from awa_py.worker.cursor import SLACK
+from tests.pages import snapshot_held, undone
+from tests.support import PATIENCE_S, another_session, claim, count, eventually, insert, put_one, working
+
+pytestmark = pytest.mark.integration
+
+LATE_S = 8.0  # about a second is what a late job takes; a machine that has much else to do may need more
+
+
+def app_with_work(database_url: str) -> tuple[App, list[int]]:
+    """An app, and the numbers of the jobs that it has run."""
+    app = App(database_url, settings=Settings())
+    done: list[int] = []
+
+    @app.job
+    async def work(n: int = 0) -> None:
+        done.append(n)
+
+    return app, done
+
+
+class TestAnOldSnapshot:
+    async def test_a_claim_by_the_cursor_touches_few_pages_and_one_from_zero_many(self, database: Database) -> None:
+        jobs, batch = 20_000, 500
+        async with another_session(database, **STEADY_PLANS) as session, snapshot_held(database):
+            await insert(session, "ready", jobs)
+            seen = 0
+            while rows := await claim(session, limit=batch, above=max(0, seen - SLACK)):
+                seen = rows[-1]["pos"]
+            await insert(session, "ready", 10)
+            pages: list[int] = []
+            async with undone(session) as touched:
+                for above in (0, seen - SLACK):
+                    await touched()
+                    assert len(await claim(session, limit=5, above=above)) == 5
+                    pages.append((await touched()).blocks["ready_order"])
+        from_zero, by_cursor = pages
+        print(f"pages of the index: {by_cursor} by the cursor, {from_zero} from zero")
+        # A page has some 200 entries: a thousand below the cursor, and the way down for four priorities.
+        assert by_cursor < 30
+        assert from_zero > 60
+
+    async def test_the_workers_claims_do_not_get_dearer(
+        self, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the pages of the index that each of its claims reads for a job, the first quarter against the last."""
+        jobs = 30_000
+        app, done = app_with_work(database_url)
+        costs: list[float] = []
+
+        async def measured(session: Session, **options: object) -> object:
+            async with session.connection.transaction():
+                fetched = "SELECT pg_stat_get_xact_blocks_fetched('awa.ready_order'::regclass)"
+                before = await session.connection.fetchval(fetched)
+                rows = await claim_jobs(session, **options)  # type: ignore[arg-type]
+                after = await session.connection.fetchval(fetched)
+            if len(rows) >= 100:
+                costs.append((after - before) / len(rows))
+            return rows
+
+        monkeypatch.setattr("awa_py.store.claim.claim_jobs", measured)
+        async with app, snapshot_held(database):
+            await app.enqueue_many([NewJob(kind="work", args_json='{"n": 1}') for _ in range(jobs)])
+            async with asyncio.timeout(PATIENCE_S), working(app):
+                await eventually(lambda: len(done) == jobs)
+        quarter = len(costs) // 4
+        first, last = sorted(costs[:quarter]), sorted(costs[-quarter:])
+        print(f"pages a job: {[round(cost, 3) for cost in costs]}")
+        assert quarter >= 10
+        # Medians: about once a second one of them begins at zero.
+        assert last[quarter // 2] < 2 * first[quarter // 2] + 0.01
+
+
+class TestALateJob:
+    @pytest.mark.parametrize("workers", [1, 2])
+    async def test_it_runs_soon_while_tens_of_thousands_wait_above_it(
+        self, database_url: str, database: Database, workers: int
+    ) -> None:
+        app, done = app_with_work(database_url)
+        enqueued = 0
+        over = asyncio.Event()
+
+        async def produce() -> None:
+            """Keeps twenty thousand waiting."""
+            nonlocal enqueued
+            while not over.is_set():
+                if enqueued - len(done) < 20_000:
+                    await app.enqueue_many([NewJob(kind="work", args_json='{"n": 1}') for _ in range(5_000)])
+                    enqueued += 5_000
+                await asyncio.sleep(0.001)
+
+        async with app, another_session(database) as late:
+            transaction = late.connection.transaction()
+            await transaction.start()
+            job_id = await put_one(late, args_json='{"n": -1}')
+            below = await count(late.connection, "SELECT pos FROM awa.ready WHERE id = $1", job_id)
+            await app.enqueue_many([NewJob(kind="work", args_json='{"n": 1}') for _ in range(20_000)])
+            enqueued = 20_000
+            producing = asyncio.create_task(produce())
+            async with working(app), working(app) if workers == 2 else asyncio.timeout(None):
+                await eventually(lambda: len(done) > 4 * SLACK)
+                await transaction.commit()
+                committed = asyncio.get_running_loop().time()
+                await eventually(lambda: -1 in done, LATE_S)
+                waited_s = asyncio.get_running_loop().time() - committed
+                waiting = await count(late.connection, "SELECT count(*) FROM awa.ready WHERE pos > $1", below)
+                over.set()
+                await producing
+        print(f"{waited_s:.2f} s after its commit, with {waiting} waiting above it")
+        assert waiting > 5_000  # or else it was found because nothing else was

@@ -1,0 +1,209 @@
+"""Many jobs in a call: in one transaction, in their order, whatever they are and whoever's connection it is."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from awa_py import App, InvalidJob, NewJob, State, Unique, migrate
+from awa_py.db import Database, Schema
+from awa_py.producer import MANY
+from awa_py.store.session import Session
+from tests.support import another_session, count, listen, states
+
+pytestmark = pytest.mark.integration
+
+LATER = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[App]:
+    app = App(database_url)
+
+    @app.job
+    async def work(number: int = 0, text: str = "") -> None: ...
+
+    async with app:
+        yield app
+
+
+def many(app: App, count: int = MANY, **options: Any) -> list[NewJob]:
+    return [app.new("work", {"number": n}, **options) for n in range(count)]
+
+
+def interleaved(*lists: list[NewJob]) -> list[NewJob]:
+    return [job for together in zip(*lists, strict=True) for job in together]
+
+
+async def test_ids_and_positions_follow_the_order_of_the_call(app: App, session: Session) -> None:
+    wanted = interleaved(many(app, priority=3), many(app, delay="1h"), many(app, queue="mail"))
+    jobs = await app.enqueue_many(wanted)
+    ids = [job.id for job in jobs]
+    assert ids == sorted(set(ids))
+    assert [job.args["number"] for job in jobs[::3]] == list(range(MANY))
+    rows = await session.connection.fetch("SELECT id FROM awa.ready ORDER BY pos")
+    assert [row["id"] for row in rows] == [job.id for job in jobs if job.state is State.AVAILABLE]
+    assert await states(session) == {"available": 2 * MANY, "scheduled": MANY}
+
+
+async def test_the_answers_are_what_was_stored(app: App) -> None:
+    full: dict[str, Any] = {
+        "queue": "mail",
+        "priority": 1,
+        "max_attempts": 3,
+        "timeout": "90s",
+        "deadline": LATER + timedelta(days=1),
+        "tags": ["a", 'quoted "b"', "back\\slash", "comma, {brace}", "\x01\x02\n", "NULL"],
+        "metadata": {"trace": {"id": "\u2713 \\ \" '"}},
+        "parent_id": 99,
+    }
+    odd = "ünï ✓ \\u0000 'quoted' \"double\" \n\t\r\x01\x02 \\. \\N"
+    wanted = interleaved(
+        many(app),
+        many(app, **full),
+        many(app, run_at=LATER, **full),
+        many(app, run_at=datetime(2001, 1, 1, tzinfo=UTC)),
+        [app.new("work", {"text": odd}, delay="90s") for _ in range(MANY)],
+        [app.new("\\.", {}, queue="back\\slash ✓", max_attempts=1) for _ in range(MANY)],
+    )
+    jobs = await app.enqueue_many(wanted)
+    for job in jobs[:6]:
+        assert await app.get(job.id) == job
+    assert [job.state for job in jobs[:6]] == [
+        State.AVAILABLE,
+        "available",
+        "scheduled",
+        "available",
+        "scheduled",
+        "available",
+    ]
+    assert jobs[1].tags == full["tags"]
+    assert jobs[2].run_at == LATER
+    assert jobs[3].run_at == datetime(2001, 1, 1, tzinfo=UTC)
+    assert (jobs[4].args, jobs[4].run_at - jobs[4].created_at) == ({"text": odd}, timedelta(seconds=90))
+    assert {job.created_at for job in jobs} == {jobs[0].created_at}
+
+
+async def test_what_is_done_to_one_answer_is_not_seen_in_another(app: App) -> None:
+    jobs = await app.enqueue_many(many(app, metadata={"a": [1]}, tags=["t"]))
+    jobs[0].metadata["a"].append(2)
+    jobs[0].tags.append("u")
+    assert (jobs[1].metadata, jobs[1].tags) == ({"a": [1]}, ["t"])
+
+
+async def test_a_rollback_leaves_nothing(app: App, session: Session) -> None:
+    transaction = session.connection.transaction()
+    await transaction.start()
+    await app.enqueue_many([*many(app), *many(app, delay="1h")], connection=session.connection)
+    assert await states(session) == {"available": MANY, "scheduled": MANY}
+    await transaction.rollback()
+    assert await states(session) == {}
+
+
+async def test_they_are_visible_with_the_callers_commit(app: App, session: Session, database: Database) -> None:
+    async with another_session(database) as other:
+        async with session.connection.transaction():
+            await app.enqueue_many(many(app), connection=session.connection)
+            assert await states(other) == {}
+        assert await states(other) == {"available": MANY}
+
+
+async def test_a_connection_outside_of_a_transaction_gets_one(app: App, session: Session) -> None:
+    bad = NewJob(kind="work", delay=timedelta(hours=1), parent_id=2**70)  # the last table that is written
+    with pytest.raises(InvalidJob):
+        await app.enqueue_many([*many(app), bad], connection=session.connection)
+    assert await states(session) == {}
+    assert not session.connection.is_in_transaction()
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (
+            NewJob(kind="spoilt", parent_id=2**70),
+            r"spoilt \(job 102 of 1200\): PostgreSQL refused the job: .*out of range",
+        ),
+        (NewJob(kind="spoilt", args_json="[1]"), r"spoilt \(job 102 of 1200\): PostgreSQL refused .*args_is_an_object"),
+        (NewJob(kind="spoilt", args_json="{"), r"spoilt \(job 102 of 1200\): PostgreSQL refused .*json"),
+        (NewJob(kind="spoilt", args_json='{"a": "\x01"}'), r"spoilt \(job 102 of 1200\): PostgreSQL refused .*json"),
+        (NewJob(kind="spoilt", args_json='{"a": "\ud800"}'), "PostgreSQL refused the job: .*surrogates not allowed"),
+    ],
+)
+async def test_the_one_that_is_refused_is_named_and_all_are(app: App, session: Session, bad: NewJob, says: str) -> None:
+    by_hand = NewJob(kind="work", args_json='{\n"number":\n1\n}')  # lines in the lines
+    jobs = [*many(app, 100), by_hand, bad, *many(app, 98, delay="1h"), *many(app, 1000)]
+    with pytest.raises(InvalidJob, match=f"(?s){says}"):
+        await app.enqueue_many(jobs)
+    assert await states(session) == {}
+    assert len(await app.enqueue_many([job for job in jobs if job is not bad])) == 1199
+
+
+async def test_a_refusal_ends_the_callers_transaction_like_any_error(app: App, session: Session) -> None:
+    jobs = [*many(app), NewJob(kind="work", parent_id=2**70)]
+    transaction = session.connection.transaction()
+    await transaction.start()
+    with pytest.raises(InvalidJob):
+        await app.enqueue_many(jobs, connection=session.connection)
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):
+        await session.connection.execute("SELECT 1")
+    await transaction.rollback()
+    assert await states(session) == {}
+
+
+async def test_a_connection_with_codecs_of_its_own_is_fine(app: App, session: Session) -> None:
+    for name in ("json", "jsonb"):
+        await session.connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+    await session.connection.execute(
+        "SET client_encoding TO 'UTF8'; SET datestyle TO 'German'; SET intervalstyle TO 'iso_8601'"
+    )
+    wanted = many(app, metadata={"a": [1]}, run_at=LATER, timeout="36h")
+    jobs = await app.enqueue_many(wanted, connection=session.connection)
+    assert await app.get(jobs[-1].id) == jobs[-1]
+    assert jobs[-1].args == {"number": MANY - 1}
+
+
+async def test_with_a_unique_one_among_them_the_order_is_kept_too(app: App, session: Session) -> None:
+    held = await app.enqueue("work", {"number": 7}, unique=Unique(key="held"))
+    unique = [app.new("work", unique=Unique(key=str(n))) for n in range(MANY)]
+    wanted = [*interleaved(many(app), unique, many(app, delay="1h")), app.new("work", unique=Unique(key="held"))]
+    *jobs, last = await app.enqueue_many(wanted)
+    ids = [job.id for job in jobs]
+    assert ids == sorted(set(ids))
+    assert (last.id, last.is_new, last.args) == (held.id, False, {"number": 7})
+    assert await states(session) == {"available": 2 * MANY + 1, "scheduled": MANY}
+
+
+async def test_one_wake_up_a_queue_and_one_for_what_is_due_soon(app: App, session: Session) -> None:
+    heard = await listen(session, "a", "b", "c", "d")
+    await app.enqueue_many([*many(app, queue="a"), *many(app, queue="b"), *many(app, queue="c", delay="5s")])
+    await app.enqueue_many(many(app, queue="nobody waits here"))
+    await session.connection.execute("SELECT pg_notify('awa', 'end:')")
+    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 3 * MANY
+    await asyncio.sleep(0)
+    assert sorted(heard) == ["due:", "end:", "ready:a", "ready:b"]
+
+
+async def test_in_a_schema_of_another_name(fresh_database_url: str) -> None:
+    database = Database(fresh_database_url, Schema("My Jobs"))
+    await migrate.migrate(database)
+    async with App(fresh_database_url, schema="My Jobs") as app:
+        jobs = await app.enqueue_many([*many(app), *many(app, delay="1h")])
+        assert await app.get(jobs[0].id) == jobs[0]
+        assert await app.get(jobs[-1].id) == jobs[-1]
+
+
+async def test_a_cancelled_call_leaves_nothing(app: App, session: Session) -> None:
+    async with session.connection.transaction():
+        await session.connection.execute("LOCK TABLE awa.ready IN ACCESS EXCLUSIVE MODE")
+        call = asyncio.create_task(app.enqueue_many(many(app)))
+        done, _ = await asyncio.wait({call}, timeout=0.3)
+        assert not done
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert await states(session) == {}
+    assert len(await app.enqueue_many(many(app))) == MANY

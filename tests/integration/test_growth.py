@@ -1,0 +1,211 @@
+"""The cost of every hot statement, by the pages that it touches, where the tables are large.
+
+A million jobs are ready, a million scheduled, a million running, a million completed; there are 10,000 queues, 1,000
+schedules and 500 workers that wait to be woken.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from typing import Any, TypeAlias
+
+import pytest
+
+from awa_py import NewJob, Settings, State
+from awa_py.db import STEADY_PLANS, Database, Schema
+from awa_py.maintenance.task import run_once
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.producer import enqueue_many
+from awa_py.store import finish, heartbeat, maintain, schedules
+from awa_py.store.claim import queues_with_work
+from awa_py.store.enqueue import enqueue_job, enqueue_jobs
+from awa_py.store.maintain import ReadyCursor
+from awa_py.store.session import Session
+from tests.integration.test_plans import big_url  # noqa: F401 (the large database)
+from tests.pages import undone
+from tests.support import (
+    ago,
+    another_session,
+    claim,
+    insert,
+    insert_completed,
+    insert_running,
+    new_owner,
+    seconds,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
+
+Act: TypeAlias = Callable[[Session], Awaitable[Any]]
+HOUR = seconds(3600)
+JOBS = 100
+
+
+@pytest.fixture
+async def big(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
+    async with another_session(Database(big_url, Schema()), **STEADY_PLANS) as session:
+        yield session
+
+
+@pytest.fixture
+async def default(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
+    """A producer's session: its plans are PostgreSQL's own choice."""
+    async with another_session(Database(big_url, Schema())) as session:
+        yield session
+
+
+async def pages(session: Session, act: Act, *, whole: Set[str] = frozenset()) -> int:
+    """The pages that it touches; the second time, when plans are made and functions are compiled."""
+    for _ in range(2):
+        async with undone(session) as touched:
+            await act(session)
+            spent = await touched()
+    print(spent.total, spent.blocks)
+    assert spent.whole_tables <= whole
+    return spent.total
+
+
+async def running_jobs(session: Session) -> tuple[list[int], list[int]]:
+    rows = await session.connection.fetch("SELECT id, lease FROM awa.running ORDER BY id LIMIT $1 OFFSET 5000", JOBS)
+    return [row[0] for row in rows], [row[1] for row in rows]
+
+
+def new(number: int) -> list[NewJob]:
+    return [NewJob(kind="work", queue="q1") for _ in range(number)]
+
+
+# A job that moves: the way down an index of a million entries is three pages, and so is that to its queue's row. It is
+# found by one index, and goes into two or three more; its row is locked, deleted, and written elsewhere.
+A_JOB = 20
+A_STATEMENT = 50
+
+
+@pytest.mark.parametrize("queue", ["q1", "q7777"])  # a hundred thousand wait there, and a hundred
+async def test_a_claim(big: Session, queue: str) -> None:
+    assert await pages(big, lambda s: claim(s, queue=queue, limit=50)) <= A_STATEMENT + 50 * A_JOB
+
+
+async def test_a_claim_where_nothing_waits(big: Session) -> None:
+    assert await pages(big, lambda s: claim(s, queue="empty", limit=JOBS)) <= A_STATEMENT
+
+
+@pytest.mark.parametrize(
+    ("how", "act"),
+    [
+        ("complete", lambda s, ids, leases: finish.complete_jobs(s, ids, leases, None, keep=True)),
+        ("delete", lambda s, ids, leases: finish.complete_jobs(s, ids, leases, None, keep=False)),
+        ("fail", lambda s, ids, leases: finish.fail_attempts(s, ids, leases, ["e"] * JOBS, [None] * JOBS)),
+        ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, ids, leases, [HOUR] * JOBS)),
+        ("bury", lambda s, ids, leases: finish.bury_jobs(s, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS)),
+        ("release", lambda s, ids, leases: finish.release_jobs(s, ids, leases)),
+        ("beat", lambda s, ids, leases: heartbeat.beat_jobs(s, ids, leases)),
+    ],
+)
+async def test_whatever_becomes_of_running_jobs(big: Session, how: str, act: Callable[..., Awaitable[Any]]) -> None:
+    ids, leases = await running_jobs(big)
+    assert await pages(big, lambda s: act(s, ids, leases)) <= A_STATEMENT + JOBS * A_JOB
+
+
+FEW_ROWS = {"listening"}  # a thousand: PostgreSQL may prefer to read them all, until one is found
+
+
+async def test_an_enqueue(default: Session) -> None:
+    assert await pages(default, lambda s: enqueue_job(s, new(1)[0]), whole=FEW_ROWS) <= 20
+    assert await pages(default, lambda s: enqueue_jobs(s, new(JOBS)), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
+    assert await pages(default, lambda s: enqueue_many(s, new(1000)), whole=FEW_ROWS) <= A_STATEMENT + 10 * 1000
+    later = [NewJob(kind="work", delay=HOUR) for _ in range(JOBS)]
+    assert await pages(default, lambda s: enqueue_jobs(s, later), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
+
+
+async def test_a_wake_up_with_five_hundred_who_listen(default: Session) -> None:
+    async def wake(session: Session, *queues: str) -> None:
+        await session.connection.execute("SELECT awa.wake($1, now() + interval '1 hour')", queues)
+
+    assert await pages(default, lambda s: wake(s, "q1"), whole=FEW_ROWS) <= 20
+    assert await pages(default, lambda s: wake(s, *(f"q{n}" for n in range(10))), whole=FEW_ROWS) <= 50
+
+
+async def test_a_look_at_a_hundred_queues(big: Session) -> None:
+    queues = [f"q{n}" for n in range(JOBS)]
+    assert await pages(big, lambda s: queues_with_work(s, queues=queues, kinds=["work"])) <= JOBS * 10
+
+
+async def test_a_workers_beat(big: Session) -> None:
+    worker = heartbeat.WorkerInfo(
+        id=new_owner(), hostname="h", pid=1, version="0", queues=("q1", "q2"), kinds=("work",), concurrency=1
+    )
+    assert await pages(big, lambda s: heartbeat.beat_worker(s, worker, listening=True)) <= 100
+
+
+async def test_the_promotion(big: Session) -> None:
+    assert await pages(big, lambda s: maintain.promote_jobs(s, limit=JOBS)) <= A_STATEMENT + JOBS * A_JOB
+
+
+async def test_the_schedules(big: Session) -> None:
+    assert await pages(big, schedules.seconds_to_next_schedule) <= 10
+    assert await pages(big, lambda s: schedules.list_due_schedules(s, limit=100)) <= 50
+
+
+async def test_the_leaders_rounds_where_there_is_nothing_to_do(big: Session) -> None:
+    assert await pages(big, lambda s: maintain.rescue_overdue_jobs(s, limit=500)) <= A_STATEMENT
+    assert await pages(big, lambda s: maintain.fail_expired_jobs(s, limit=500)) <= A_STATEMENT
+    assert await pages(big, lambda s: maintain.sweep_unique_keys(s, after="", limit=1000)) <= A_STATEMENT
+    # These read all queues, to learn what the least patient one says.
+    rescue, clean_up = maintain.rescue_stale_jobs, maintain.delete_dead_jobs
+    assert await pages(big, lambda s: rescue(s, staleness=HOUR, limit=500), whole={"queues"}) <= 500
+    assert await pages(big, lambda s: clean_up(s, retention=HOUR, limit=5000), whole={"queues"}) <= 500
+    assert await pages(big, lambda s: maintain.sweep_workers(s, staleness=HOUR), whole={"workers"}) <= 100
+    window = {"after": ReadyCursor(), "limit": 500, "staleness": HOUR, "grace": HOUR}
+    assert await pages(big, lambda s: maintain.mark_unserved_jobs(s, **window)) <= 1000  # type: ignore[arg-type]
+
+
+async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(database: Database) -> None:
+    async with another_session(database, **STEADY_PLANS) as leader:
+        day = "date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'"
+        first, last = await leader.connection.fetchrow(  # type: ignore[misc]
+            f"SELECT ({day} - interval '2 days')::text, ({day})::text"
+        )
+        await leader.connection.execute(
+            f"CREATE TABLE awa.completed_old PARTITION OF awa.completed FOR VALUES FROM ('{first}') TO ('{last}')"
+        )
+        await insert_completed(leader, 20_000, age_s=24 * 3600 + 60)
+        act = functools.partial(maintain.delete_completed_jobs, retention=24 * HOUR, limit=5000)
+        assert await pages(leader, act, whole={"queues", "completed_default"}) <= 100
+
+
+@pytest.mark.parametrize("name", ["rescue", "cleanup"])
+async def test_claims_go_on_while_a_hundred_thousand_rows_move(
+    database: Database, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in the tests of the promotion: how long they took is shown; that they went on is asserted."""
+    caplog.set_level(logging.ERROR, logger="awa.rescue")  # or a hundred thousand lines would be what is measured
+    total = 100_000
+    times_s: list[float] = []
+    over = asyncio.Event()
+
+    async def claim_on(session: Session) -> None:
+        while not over.is_set():
+            await insert(session, "ready", 20)
+            began = time.monotonic()
+            assert len(await claim(session, limit=20)) == 20
+            times_s.append(time.monotonic() - began)
+
+    async with another_session(database, **STEADY_PLANS) as leader, another_session(database, **STEADY_PLANS) as own:
+        if name == "rescue":
+            await insert_running(leader, total, silent_s=1000)
+        else:
+            await insert(leader, "dead", total // 2, state="failed", finalized_at=ago(10**6))
+            await insert_completed(leader, total // 2, age_s=10**6)
+        (task,) = (task for task in all_tasks(Settings(), [], Metrics()) if task.name == name)
+        claiming = asyncio.create_task(claim_on(own))
+        assert await run_once(task, leader) == total
+        over.set()
+        await claiming
+    times_s.sort()
+    p50, p99 = (times_s[int(len(times_s) * share)] * 1000 for share in (0.5, 0.99))
+    print(f"{len(times_s)} claims while {total} rows moved: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    assert len(times_s) >= 10
+    assert p99 < 5000

@@ -1,0 +1,123 @@
+"""Promotion while somebody holds an old snapshot: what was promoted before is not walked over again and again."""
+
+import pytest
+
+from awa_py.db import STEADY_PLANS, Database
+from awa_py.maintenance.promote import BATCH, Promotion
+from awa_py.maintenance.task import Task, run_once
+from awa_py.store.maintain import promote_jobs_since
+from awa_py.store.session import Session
+from tests.pages import snapshot_held, undone
+from tests.support import ago, another_session, count, insert, seconds, states
+
+pytestmark = pytest.mark.integration
+
+
+async def insert_due(session: Session, number: int, *, for_s: float) -> None:
+    """Jobs that became due one after another, in so many seconds, until ten seconds ago; enqueued in any order."""
+    await session.connection.execute(
+        "INSERT INTO awa.scheduled (kind, state, run_at) "
+        "SELECT 'work', 'scheduled', now() - interval '10 s' - $2::interval * (n / $1::float8) "
+        "FROM generate_series(1, $1::int) AS n ORDER BY random()",
+        number,
+        seconds(for_s),
+    )
+
+
+async def walked(session: Session, promotion: Promotion | None) -> int:
+    """How many pages the next promotion reads to find out what is due; None: one that knows nothing."""
+    since = None if promotion is None else promotion.floor._due_time
+    async with undone(session) as touched:
+        await promote_jobs_since(session, since, limit=BATCH)
+        return (await touched()).total
+
+
+async def test_promoted_jobs_are_not_walked_over_again(database: Database) -> None:
+    promotion = Promotion()
+    async with another_session(database, **STEADY_PLANS) as leader, snapshot_held(database):
+        await insert_due(leader, 20_000, for_s=600)
+        for _ in range(10):
+            assert (await promotion.run(leader)).changed == BATCH
+        early = await walked(leader, promotion)
+        for _ in range(10):
+            assert (await promotion.run(leader)).changed == BATCH
+        late, from_zero = await walked(leader, promotion), await walked(leader, None)
+        print(
+            f"pages: {early} in the middle, with a batch to promote; {late} at the end; {from_zero} from the beginning"
+        )
+        assert await states(leader) == {"available": 20_000}
+        assert late < 50  # nothing is left: it finds that out at once
+        assert from_zero > 20 * late  # or else this test shows nothing
+
+
+async def test_all_batches_of_a_backlog_cost_the_same(database: Database) -> None:
+    """By the pages of `scheduled` and its index that a real promotion reads, the first batches against the last."""
+    promotion = Promotion()
+    costs: list[int] = []
+
+    async def read(session: Session) -> int:
+        await session.connection.execute("SELECT pg_stat_force_next_flush()")
+        return await count(
+            session.connection,
+            "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables "
+            "WHERE relname = 'scheduled'",
+        )
+
+    async with another_session(database, **STEADY_PLANS) as leader, snapshot_held(database):
+        await insert_due(leader, 40_000, for_s=600)
+        before = await read(leader)
+        while (await promotion.run(leader)).again:
+            after = await read(leader)
+            costs.append(after - before)
+            before = after
+    print(f"pages: {costs}")
+    assert len(costs) == 40
+    # A scan from the beginning, every two seconds, is dear: of neither half it may be the whole of it.
+    first, last = sorted(costs[:20]), sorted(costs[20:])
+    assert last[10] < 2 * first[10]
+
+
+async def test_a_job_that_is_committed_late_below_the_floor_is_promoted_too(database: Database) -> None:
+    promotion = Promotion()
+    async with another_session(database) as leader, another_session(database) as producer:
+        late = producer.connection.transaction()
+        await late.start()
+        await insert(producer, "scheduled", 2_500, state="scheduled", run_at=ago(100))
+        await insert_due(leader, 2 * BATCH, for_s=50)
+        while (await promotion.run(leader)).again:
+            pass
+        assert await states(leader) == {"available": 2 * BATCH}
+        await late.commit()
+        batch = await promotion.run(leader)
+        if not batch.changed:  # the short scan found nothing, and asks for a full one soon
+            assert batch.next_s is not None
+            assert batch.next_s < 5
+            promotion.floor._rest_until = 0.0
+            batch = await promotion.run(leader)
+        assert (batch.changed, batch.again) == (BATCH, True)
+        assert (await promotion.run(leader)).changed == BATCH  # and the rest of them does not wait for the next
+        assert (await promotion.run(leader)).changed == 500
+
+
+async def test_jobs_of_the_last_second_are_looked_at_again(database: Database) -> None:
+    """A job may be due before the transaction that enqueues it has been committed."""
+    promotion = Promotion()
+    async with another_session(database) as leader, another_session(database) as producer:
+        late = producer.connection.transaction()
+        await late.start()
+        await insert(producer, "scheduled", 1, state="scheduled", run_at=ago(0))
+        await insert(leader, "scheduled", 1, state="scheduled", run_at=ago(0))
+        while not (await promotion.run(leader)).changed:
+            pass
+        await late.commit()
+        promotion.floor._full_due = promotion.floor._rest_until = float("inf")
+        assert (await promotion.run(leader)).changed == 1
+
+
+async def test_once_means_everything(database: Database) -> None:
+    async with another_session(database) as leader:
+        await insert_due(leader, 3 * BATCH + 7, for_s=86_400)
+        await insert(leader, "scheduled", 2 * BATCH, state="scheduled", run_at=ago(5))  # all at the same moment
+        task = Task(name="promote", interval=seconds(5), run=Promotion().run)
+        assert await run_once(task, leader) == 5 * BATCH + 7
+        assert await states(leader) == {"available": 5 * BATCH + 7}

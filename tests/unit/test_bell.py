@@ -1,0 +1,83 @@
+"""When a worker wants to be woken, by a clock of the test's own."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from awa_py.worker.bell import BUSY_RATE, QUIET_RATE, WINDOW_S, Bell
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("awa_py.worker.bell.time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def pass_window(clock: Clock, bell: Bell, *, jobs: float = 0, rings: float = 0) -> None:
+    """A window with so many jobs and wake-ups a second."""
+    clock.now += WINDOW_S
+    bell.claimed(round(jobs * WINDOW_S))
+    for _ in range(round(rings * WINDOW_S)):
+        bell.rang()
+
+
+def test_a_worker_that_begins_wants_to_be_woken(clock: Clock) -> None:
+    bell = Bell()
+    assert not bell.hung
+    assert bell.is_missed
+    assert not bell.annoys
+
+
+@pytest.mark.parametrize("what", ["jobs", "rings"])
+def test_load_of_either_kind_annoys(clock: Clock, what: str) -> None:
+    bell = Bell()
+    pass_window(clock, bell, **{what: 2 * BUSY_RATE})
+    assert bell.annoys
+    assert not bell.is_missed
+
+
+def test_jobs_and_their_wake_ups_are_not_counted_twice(clock: Clock) -> None:
+    bell = Bell()
+    pass_window(clock, bell, jobs=0.8 * BUSY_RATE, rings=0.8 * BUSY_RATE)
+    assert not bell.annoys
+
+
+def test_between_the_two_rates_all_stays_as_it_is(clock: Clock) -> None:
+    bell = Bell()
+    pass_window(clock, bell, jobs=(BUSY_RATE + QUIET_RATE) / 2)
+    assert not bell.annoys
+    assert not bell.is_missed
+
+
+def test_nothing_is_said_before_a_window_is_over(clock: Clock) -> None:
+    bell = Bell()
+    bell.claimed(1_000_000)
+    clock.now += WINDOW_S * 0.9
+    assert not bell.annoys
+    clock.now += WINDOW_S * 0.2
+    assert bell.annoys
+
+
+def test_a_window_counts_only_what_happened_in_it(clock: Clock) -> None:
+    bell = Bell()
+    pass_window(clock, bell, jobs=10 * BUSY_RATE, rings=10 * BUSY_RATE)
+    assert bell.annoys
+    pass_window(clock, bell)
+    assert bell.is_missed
+    assert not bell.annoys
+
+
+def test_one_burst_after_a_long_rest_does_not_annoy(clock: Clock) -> None:
+    bell = Bell()
+    clock.now += 60
+    bell.claimed(500)
+    assert not bell.annoys

@@ -1,0 +1,161 @@
+"""Work that begins in a context of its own and goes on there."""
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+import pytest
+
+from awa_py.loops import in_context
+from awa_py.wording import chain
+
+VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="nobody's")
+
+
+async def go_on(work: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
+    """Takes the first step of the work, and what follows with `in_context`."""
+    return await in_context(context, work, context.run(work.send, None))
+
+
+async def test_the_work_has_its_context_before_and_after_it_waits() -> None:
+    seen: list[str] = []
+
+    async def work() -> str:
+        VALUE.set("its own")
+        for _ in range(3):
+            await asyncio.sleep(0)
+            seen.append(VALUE.get())
+        return "done"
+
+    context = contextvars.copy_context()
+    assert await go_on(work(), context) == "done"
+    assert seen == ["its own"] * 3
+    assert VALUE.get() == "nobody's"
+    assert context[VALUE] == "its own"
+
+
+async def test_what_it_waits_for_is_handed_over() -> None:
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def work() -> int:
+        return await answer + 1
+
+    asyncio.get_running_loop().call_soon(answer.set_result, 41)
+    assert await go_on(work(), contextvars.copy_context()) == 42
+
+
+async def test_what_failed_is_raised_inside_and_may_be_caught_there() -> None:
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def work() -> str:
+        VALUE.set("its own")
+        try:
+            await answer
+        except KeyError as error:
+            await asyncio.sleep(0)
+            return f"{error} {VALUE.get()}"
+        return "nothing"
+
+    asyncio.get_running_loop().call_soon(answer.set_exception, KeyError("lost"))
+    assert await go_on(work(), contextvars.copy_context()) == "'lost' its own"
+
+
+async def test_what_it_raises_comes_out() -> None:
+    async def work() -> NoReturn:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await go_on(work(), contextvars.copy_context())
+
+
+async def test_it_is_the_task_that_awaits_it() -> None:
+    async def work() -> list[object]:
+        tasks: list[object] = [asyncio.current_task()]
+        await asyncio.sleep(0)
+        return [*tasks, asyncio.current_task()]
+
+    task = asyncio.create_task(go_on(work(), contextvars.copy_context()))
+    assert await task == [task, task]
+
+
+async def test_a_task_that_it_makes_inherits_its_context() -> None:
+    async def child() -> str:
+        return VALUE.get()
+
+    async def work() -> str:
+        VALUE.set("its own")
+        await asyncio.sleep(0)
+        return await asyncio.create_task(child())
+
+    assert await go_on(work(), contextvars.copy_context()) == "its own"
+
+
+async def test_a_cancelled_task_interrupts_it() -> None:
+    waits = asyncio.Event()
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            waits.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.append(VALUE.get())
+
+    context = contextvars.copy_context()
+    context.run(VALUE.set, "its own")
+    task = asyncio.create_task(go_on(work(), context))
+    await waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["its own"]
+
+
+async def test_it_may_go_on_after_a_cancellation() -> None:
+    waits = asyncio.Event()
+
+    async def work() -> str:
+        try:
+            waits.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "anyway"
+
+    task = asyncio.create_task(go_on(work(), contextvars.copy_context()))
+    await waits.wait()
+    task.cancel()
+    assert await task == "anyway"
+
+
+async def test_timeouts_and_task_groups_work_inside() -> None:
+    async def work() -> str:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.sleep(0))
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "in time"
+        return "never"
+
+    task = asyncio.create_task(go_on(work(), contextvars.copy_context()))
+    assert await task == "in time"
+    assert not task.cancelling()
+
+
+@pytest.mark.xfail(reason="in_context throws inside its own `except`: what is raised later gets that as its cause")
+async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
+    async def work() -> NoReturn:
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            pass
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        await go_on(work(), contextvars.copy_context())
+    assert chain(caught.value) == "ValueError: no"

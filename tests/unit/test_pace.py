@@ -1,0 +1,87 @@
+"""How far ahead jobs are claimed, by a clock of the test's own."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from awa_py.worker.pace import AHEAD_S, CHUNK_S, MAX_AHEAD, MAX_CHUNK, WINDOW_S, Pace
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("awa_py.worker.pace.time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def run(pace: Pace, clock: Clock, *, rate: float, windows: int = 5) -> None:
+    """Jobs end at that rate for a while; a new window begins at the end."""
+    for _ in range(windows):
+        clock.now += 1.5 * WINDOW_S
+        pace.ended += round(rate * 1.5 * WINDOW_S)
+        pace.ahead()
+
+
+def test_nothing_is_claimed_ahead_before_anything_has_ended(clock: Clock) -> None:
+    pace = Pace()
+    clock.now += 10 * WINDOW_S
+    assert (pace.ahead(), pace.chunk()) == (0, 1)
+
+
+def test_what_will_be_gone_within_a_blink_is_claimed_ahead(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, clock, rate=10_000)
+    assert pace.ahead() == pytest.approx(10_000 * AHEAD_S, rel=0.02)
+    assert pace.chunk() == pytest.approx(10_000 * CHUNK_S, rel=0.02)
+
+
+@pytest.mark.parametrize("rate", [1, 5, 19])
+def test_jobs_that_take_their_time_are_not_claimed_ahead(clock: Clock, rate: int) -> None:
+    pace = Pace()
+    clock.now += 1
+    pace.ended = rate
+    assert (pace.ahead(), pace.chunk()) == (0, 1)
+
+
+def test_there_is_a_limit(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, clock, rate=10_000_000)
+    assert (pace.ahead(), pace.chunk()) == (MAX_AHEAD, MAX_CHUNK)
+
+
+def test_a_claim_that_is_worth_its_while_always_fits_into_what_may_be_claimed(clock: Clock) -> None:
+    pace = Pace()
+    for rate in (0, 10, 100, 1_000, 10_000, 100_000):
+        run(pace, clock, rate=rate)
+        assert pace.chunk() <= max(1, pace.ahead())
+
+
+def test_within_a_window_the_last_rate_stands(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, clock, rate=10_000)
+    before = pace.ahead()
+    clock.now += WINDOW_S * 0.9
+    assert pace.ahead() == before
+
+
+def test_once_jobs_become_long_nothing_more_is_claimed_ahead(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, clock, rate=10_000)
+    assert pace.ahead() > 0
+    clock.now += 1.5 * WINDOW_S
+    assert (pace.ahead(), pace.chunk()) == (0, 1)
+
+
+def test_a_long_rest_is_part_of_the_rate(clock: Clock) -> None:
+    pace = Pace()
+    clock.now += 60
+    pace.ended += 1_000
+    assert pace.ahead() == int(1_000 / 60 * AHEAD_S) == 0
