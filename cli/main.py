@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import cluster, cron, enqueue, job, maintenance, migrate, queue, worker
+from .bench import command as bench
 from .demo.command import demo
 from .environment import command, forget_blank_variables, front
 from .logs import LogLevel
@@ -47,6 +48,7 @@ command(app, "awa migrate --status", panel=RUN)(migrate.migrate)
 command(app, "awa worker tasks:app -q email=10 -q default", panel=RUN, log_level=LogLevel.INFO)(worker.worker)
 command(app, "awa maintenance --once rescue", panel=RUN, log_level=LogLevel.INFO)(maintenance.maintenance)
 command(app, """awa enqueue send_email '{"to": "me@example.com"}' --delay 10m""", panel=RUN)(enqueue.enqueue)
+app.add_typer(bench.app, name="bench", rich_help_panel=RUN)
 app.add_typer(job.app, name="job", rich_help_panel=LOOK)
 app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
 app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)

@@ -1,0 +1,178 @@
+"""awa bench …"""
+
+import typer
+from typer.core import TyperGroup
+
+from ..environment import Environment, command, front
+from ..logs import LogLevel
+from ..parsing import JsonOption
+from .measure import measure
+from .options import (
+    ENQUEUED,
+    Batch,
+    Completed,
+    Concurrency,
+    Discard,
+    EnqueuedJobs,
+    Jobs,
+    Mode,
+    ModeOption,
+    Pinned,
+    Producers,
+    Quick,
+    Rate,
+    Scheduled,
+    Seconds,
+    WorkerBeside,
+)
+from .report import Report, show_all, show_one
+from .workload import Bench
+
+# Workloads are imported where they are run: they make an app, which reads the environment.
+
+QUIET = LogLevel.ERROR  # thousands of failed attempts, on purpose
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback(epilog="Example: [bold]awa bench drain --jobs 20000[/bold]")
+@front
+def bench(ctx: typer.Context, quick: Quick = False, as_json: JsonOption = False) -> None:
+    """Measure how fast it is here, and what each job costs the server.
+
+    Without a workload's name, all of them, one after the other.
+
+    They run in a schema of their own, which is gone afterwards: in the database
+    that an option names, else on a temporary PostgreSQL of awa's own. What the
+    environment names may be in use, and is left alone.
+    """
+    root = ctx.find_root()
+    root.obj = {**(root.obj or {}), **ctx.obj}
+    if ctx.invoked_subcommand is not None:
+        if quick or as_json:
+            raise typer.BadParameter(f"options of {ctx.invoked_subcommand} go behind its name")
+        return
+    flags = [flag for flag, wanted in (("--quick", quick), ("--json", as_json)) if wanted]
+    assert isinstance(ctx.command, TyperGroup)
+    chosen = ctx.command.commands["all"]
+    with chosen.make_context("all", flags, parent=ctx) as inner:
+        chosen.invoke(inner)
+
+
+@command(app, "awa bench drain --jobs 20000 --pinned")
+def drain(
+    env: Environment,
+    jobs: Jobs = 20_000,
+    concurrency: Concurrency = None,
+    batch: Batch = False,
+    discard: Discard = False,
+    pinned: Pinned = False,
+    completed: Completed = 0,
+    scheduled: Scheduled = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """How fast one worker empties a full queue.
+
+    From the first handler's start until everything is durably finished; and the rate of each third.
+    """
+
+    async def work(bench: Bench) -> Report:
+        from .drain import drain
+
+        return await drain(
+            bench,
+            jobs=jobs,
+            concurrency=concurrency,
+            batch=batch,
+            discard=discard,
+            pinned=pinned,
+            completed=completed,
+            scheduled=scheduled,
+        )
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench enqueue --mode bulk")
+def enqueue(
+    env: Environment,
+    mode: ModeOption = Mode.ONE,
+    jobs: EnqueuedJobs = None,
+    producers: Producers = 32,
+    worker: WorkerBeside = False,
+    as_json: JsonOption = False,
+) -> None:
+    """How fast jobs are enqueued."""
+
+    async def work(bench: Bench) -> Report:
+        from .enqueue import enqueue
+
+        return await enqueue(bench, mode=mode, jobs=jobs or ENQUEUED[mode], producers=producers, worker=worker)
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench latency")
+def latency(env: Environment, jobs: Jobs = 300, as_json: JsonOption = False) -> None:
+    """How soon an idle worker begins with a job.
+
+    From the return of the enqueue to the start of the handler, in another process.
+    """
+
+    async def work(bench: Bench) -> Report:
+        from .latency import latency
+
+        return await latency(bench, jobs=jobs)
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench steady --rate 1000")
+def steady(env: Environment, rate: Rate = 500.0, seconds: Seconds = 10.0, as_json: JsonOption = False) -> None:
+    """How soon jobs begin that arrive at a steady rate, at random moments."""
+
+    async def work(bench: Bench) -> Report:
+        from .latency import steady
+
+        return await steady(bench, rate=rate, seconds=seconds)
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench punctuality")
+def punctuality(env: Environment, jobs: Jobs = 200, as_json: JsonOption = False) -> None:
+    """How late scheduled jobs begin."""
+
+    async def work(bench: Bench) -> Report:
+        from .punctuality import punctuality
+
+        return await punctuality(bench, jobs=jobs)
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench retries --jobs 5000", log_level=QUIET)
+def retries(env: Environment, jobs: Jobs = 5_000, as_json: JsonOption = False) -> None:
+    """How fast jobs are done whose first attempt fails."""
+
+    async def work(bench: Bench) -> Report:
+        from .retries import retries
+
+        return await retries(bench, jobs=jobs)
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench all --quick", name="all", log_level=QUIET)
+def everything(env: Environment, quick: Quick = False, as_json: JsonOption = False) -> None:
+    """All workloads, one after the other, and a table of them."""
+
+    async def work(bench: Bench) -> tuple[list[Report], int]:
+        from .program import run_all
+
+        return await run_all(bench, quick=quick)
+
+    reports, failures = measure(env, work, as_json=as_json)
+    show_all(reports, as_json=as_json)
+    if failures:
+        raise typer.Exit(1)

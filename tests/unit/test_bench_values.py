@@ -1,0 +1,220 @@
+"""What `awa bench` counts and works out, without a database."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from awa_cli.bench import cpu, program
+from awa_cli.bench.costs import Costs, Server
+from awa_cli.bench.latency import arrivals
+from awa_cli.bench.progress import Progress, line
+from awa_cli.bench.report import Report, percentiles, show_all, show_one
+from awa_cli.bench.stopwatch import Stopwatch
+from awa_cli.bench.workload import Bench, calls
+
+from awa_py.errors import ConfigError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+class TestStopwatch:
+    def run(self, clock: Clock, stopwatch: Stopwatch, *handlers: tuple[float, int]) -> None:
+        for at, jobs in handlers:
+            clock.now = at
+            stopwatch.handled(jobs)
+
+    def test_it_runs_from_the_first_handler_to_the_durable_end(self, clock: Clock) -> None:
+        stopwatch = Stopwatch(3)
+        self.run(clock, stopwatch, (100, 1), (101, 1))
+        assert not stopwatch.reached.is_set()
+        self.run(clock, stopwatch, (102, 1))
+        assert stopwatch.reached.is_set()
+        assert stopwatch.seconds(104) == 4
+
+    def test_each_third_has_a_rate_of_its_own(self, clock: Clock) -> None:
+        stopwatch = Stopwatch(9)
+        self.run(clock, stopwatch, *((100 + n * 0.5, 1) for n in range(3)), *((101 + n, 1) for n in range(1, 4)))
+        self.run(clock, stopwatch, *((104 + n, 1) for n in range(3)))
+        assert stopwatch.thirds(110) == [3.0, 1.0, 0.5]
+
+    def test_a_batch_may_pass_a_third_in_one_step(self, clock: Clock) -> None:
+        stopwatch = Stopwatch(6)
+        self.run(clock, stopwatch, (100, 5), (101, 1))
+        assert stopwatch.reached.is_set()
+        assert stopwatch.thirds(102) == [None, None, 0.5]
+
+    def test_a_job_that_runs_twice_does_no_harm(self, clock: Clock) -> None:
+        stopwatch = Stopwatch(2)
+        self.run(clock, stopwatch, (100, 1), (101, 1), (102, 1))
+        assert stopwatch.count == 3
+        assert stopwatch.seconds(103) == 3
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    assert percentiles([float(n) for n in range(100, 0, -1)]) == {
+        "p50_ms": 50,
+        "p95_ms": 95,
+        "p99_ms": 99,
+        "max_ms": 100,
+    }
+    assert percentiles([-1.5]) == {"p50_ms": -1.5, "p95_ms": -1.5, "p99_ms": -1.5, "max_ms": -1.5}
+
+
+def test_arrivals_are_random_but_always_the_same() -> None:
+    moments = arrivals(500, 10)
+    assert moments == arrivals(500, 10) == sorted(moments)
+    assert 4_700 < len(moments) < 5_300
+    assert moments[-1] < 10
+    gaps = {round(after - before, 6) for before, after in pairwise(moments)}
+    assert len(gaps) > 1_000
+    assert len(arrivals(0.001, 0.1)) == 1
+
+
+def test_calls_cover_all_numbers_once() -> None:
+    assert [n for numbers in calls(25, 10) for n in numbers] == list(range(25))
+    assert max(map(len, calls(25, 10))) == 10
+    assert calls(0, 10) == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestProgress:
+    def test_a_line_says_how_far(self) -> None:
+        assert line("drain", 20_000, 10_000) == f"drain {'━' * 15}{'╌' * 15} 10,000 of 20,000"
+        assert line("drain", 3, 5).endswith(" 3 of 3")
+
+    def test_a_terminal_sees_it_come_and_go(self) -> None:
+        terminal = Terminal()
+        with Progress(wanted=True, stream=terminal).bar("drain", 10, lambda: 10):
+            pass
+        assert "10 of 10" in terminal.getvalue()
+        assert terminal.getvalue().endswith("\r\x1b[K")
+
+    @pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False)])
+    def test_nobody_else_does(self, stream: io.StringIO, wanted: bool) -> None:
+        with Progress(wanted=wanted, stream=stream).bar("drain", 10, lambda: 10):
+            pass
+        assert stream.getvalue() == ""
+
+
+def report(workload: str, figures: dict[str, Any], server_us: float | None = 40.0, **options: Any) -> Report:
+    return Report(
+        workload=workload,
+        options=options,
+        jobs=20_000,
+        figures=figures,
+        costs=Costs(
+            wal_bytes_per_job=881.2,
+            transactions_per_job=0.0069,
+            cpu_us_per_job={"client": 17.4, "server": server_us},
+            dead_tuples_per_job=2.0,
+        ),
+        server=Server(server="18.4", fsync=True, synchronous_commit=False),
+    )
+
+
+DRAIN = report("drain", {"seconds": 1.5, "jobs_per_s": 13_333.3, "thirds": [13_000.0, None, 14_000.0]}, pinned=True)
+STEADY = report("steady", {"kept_up": False, "p50_ms": 0.5, "p95_ms": 1, "p99_ms": 2.25, "max_ms": 3}, None, rate=500.0)
+
+
+class TestReport:
+    def test_people_get_a_table_of_all(self, capsys: pytest.CaptureFixture[str]) -> None:
+        show_all([DRAIN, STEADY], as_json=False)
+        head, drain, steady, *rest = capsys.readouterr().out.splitlines()
+        assert head.split("  ")[0] == "workload"
+        assert head.split()[1:] == ["jobs", "result", "WAL", "B", "tx", "CPU", "µs", "dead"]
+        assert drain.split() == ["drain", "pinned", "20,000", "13,333", "jobs/s", "881", "0.007", "17+40", "2.00"]
+        assert "p50 0.50 p99 2.25 ms, behind" in steady
+        assert "17+?" in steady
+        assert rest[-1] == "PostgreSQL 18.4, fsync on, synchronous_commit off"
+
+    def test_the_table_fits_eighty_columns(self, capsys: pytest.CaptureFixture[str]) -> None:
+        costs = Costs(
+            wal_bytes_per_job=1234.5,
+            transactions_per_job=12.3456,
+            cpu_us_per_job={"client": 1234.5, "server": 1234.5},
+            dead_tuples_per_job=2.345,
+        )
+        slow = replace(STEADY, costs=costs, figures={**STEADY.figures, "kept_up": True, "p99_ms": 12.345})
+        many = report("enqueue", {"jobs_per_s": 123456.7}, mode="transaction", worker=False)
+        show_all([slow, many], as_json=False)
+        assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
+
+    def test_one_workload_is_told_in_full(self, capsys: pytest.CaptureFixture[str]) -> None:
+        show_one(DRAIN, as_json=False)
+        told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+        assert told["thirds"].strip() == "13,000, ?, 14,000 jobs/s"
+        assert told["CPU per job"].strip() == "client 17 µs, server 40 µs"
+        assert "fsync on, synchronous_commit off" in told["server"]
+
+
+class TestCpu:
+    def test_a_process_that_works_uses_time(self) -> None:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+            try:
+                before = cpu.used_ns(child.pid)
+                deadline = time.monotonic() + 30
+                while (now := cpu.used_ns(child.pid)) == before and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            finally:
+                child.kill()
+        assert before is not None
+        assert now is not None
+        assert now > before
+
+    def test_a_process_that_is_gone_has_used_nothing(self) -> None:
+        child = subprocess.Popen(["true"])
+        child.wait()
+        assert cpu.used_ns(child.pid) is None
+        assert cpu.family_ns(child.pid) is None
+
+    def test_not_every_process_is_a_server(self) -> None:
+        assert cpu.postmaster_of(os.getpid()) is None
+        assert cpu.postmaster_of(2**22 + 1) is None
+
+
+class TestProgram:
+    async def test_one_failure_does_not_take_the_others_with_it(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        async def works(bench: object) -> Report:
+            return DRAIN
+
+        async def fails(bench: object) -> Report:
+            raise ConfigError("it cannot be")
+
+        def of(**_: object) -> dict[str, Any]:
+            return {"drain": works, "steady": fails, "latency": works}
+
+        monkeypatch.setattr(program, "program", of)
+        reports, failures = await program.run_all(Bench("", Progress(wanted=False)), quick=True)
+        assert (reports, failures) == ([DRAIN, DRAIN], 1)
+        assert capsys.readouterr().err == "awa: steady: it cannot be\n"
+
+    def test_quick_is_a_tenth(self) -> None:
+        whole: dict[str, Any] = program.program(quick=False)
+        tenth: dict[str, Any] = program.program(quick=True)
+        assert whole.keys() == tenth.keys()
+        assert tenth["drain"].keywords["jobs"] * 10 == whole["drain"].keywords["jobs"]
