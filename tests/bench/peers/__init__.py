@@ -1,0 +1,6 @@
+"""awa beside its peers: the same workloads for awa, for bare SQL, and for other queues on PostgreSQL.
+
+`make bench-peers` runs it and writes docs/benchmarks.md. The parts: `plan` (who runs what), `environments` (the peers'
+own installations), `harness` (the server, a database a run, the rounds), `contenders/` (one program a queue), `kit/`
+(the workloads, the same for each Python contender; `contenders/kit.mjs` is its twin for Node), `report`, `plot`.
+"""

@@ -1,0 +1,83 @@
+"""awa-pg with its queue storage: one logical queue in four partitions, and COPY for bulk.
+
+Four physical queues have a dispatcher each; its documentation calls this the way to drain one hot queue.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import awa  # type: ignore[import-not-found]
+
+from tests.bench.peers.kit.contender import Client, Contender, OnStart
+from tests.bench.peers.kit.main import main
+
+QUEUE = awa.PartitionedQueue("default", 4)
+WORKERS = 512
+CONNECTIONS = 10
+
+
+@dataclass
+class Noop:
+    n: int
+
+
+class AwaPgClient:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def enqueue(self, number: int) -> Any:
+        return await self._client.insert(Noop(n=number), **QUEUE.route_by_index(number % 4))
+
+    async def enqueue_many(self, numbers: Sequence[int]) -> Any:
+        routes = [QUEUE.route_by_index(partition) for partition in range(4)]
+        jobs = [Noop(n=number) for number in numbers]
+        return await self._client.enqueue_many_copy(jobs, opts=[routes[number % 4] for number in numbers])
+
+
+class AwaPg(Contender):
+    # Its view awa.jobs answers this too, but takes seconds for it. A segment of the ring goes away whole, with both.
+    UNFINISHED = """
+        SELECT (SELECT count(*) FROM awa.ready_entries)
+             > (SELECT coalesce(sum(completed_count), 0) FROM awa.receipt_completion_batches)
+             + (SELECT count(*) FROM awa.done_entries)
+    """
+
+    async def install(self) -> None:
+        client = awa.AsyncClient(self.url)
+        await client.migrate()
+        await client.install_queue_storage()
+        await client.close()
+
+    @asynccontextmanager
+    async def client(self, connections: int) -> AsyncIterator[Client]:
+        client = awa.AsyncClient(self.url, max_connections=connections)
+        yield AwaPgClient(client)
+        await client.close()
+
+    @asynccontextmanager
+    async def worker(self, on_start: OnStart) -> AsyncIterator[None]:
+        async def noop(job: Any) -> None:
+            on_start(job.args.n)
+
+        client = awa.AsyncClient(self.url, max_connections=CONNECTIONS)
+        client.task(Noop, queue=QUEUE.physical_queues[0])(noop)
+        await client.start(
+            QUEUE.queue_configs(
+                max_workers_per_partition=WORKERS, claimers=1, claim_batch_size=512, deadline_duration_ms=0
+            ),
+            poll_interval_ms=50,
+            queue_storage_queue_rotate_interval_ms=10000,
+            queue_storage_lease_rotate_interval_ms=5000,
+        )
+        try:
+            yield
+        finally:
+            await client.shutdown(timeout_ms=2000)
+            await asyncio.sleep(0)
+
+
+if __name__ == "__main__":
+    main(AwaPg)

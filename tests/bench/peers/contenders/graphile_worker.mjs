@@ -1,0 +1,50 @@
+// graphile-worker: tuned (a local queue, completions in batches), or as documented (concurrency only).
+import { load, main, url } from "./kit.mjs";
+
+const { Logger, makeWorkerUtils, run, runMigrations } = load("graphile-worker");
+const pg = load("pg");
+
+const quiet = new Logger(() => () => {});
+const tuned = JSON.parse(process.argv[3] ?? "{}").tuned ?? true;
+
+// A claim fills the local queue, and the next one waits until it is empty: the larger, the fewer pauses. Completions are
+// not awaited by the workers, so that a delay makes batches large and holds nobody back.
+const TUNED = {
+  concurrentJobs: 24,
+  maxPoolSize: 10,
+  localQueue: { size: 5000 },
+  completeJobBatchDelay: 25,
+  failJobBatchDelay: 25,
+};
+const AS_DOCUMENTED = { concurrentJobs: 24, maxPoolSize: 25 };
+
+const preset = { worker: { connectionString: url, logger: quiet, ...(tuned ? TUNED : AS_DOCUMENTED) } };
+
+await main({
+  unfinished: "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs)",
+
+  async install() {
+    await runMigrations({ preset });
+  },
+
+  async client(connections) {
+    const pgPool = new pg.Pool({ connectionString: url, max: connections });
+    pgPool.on("error", () => {});
+    pgPool.on("connect", (client) => client.on("error", () => {}));
+    const utils = await makeWorkerUtils({ pgPool, logger: quiet });
+    return {
+      enqueue: (n) => utils.addJob("noop", { n }),
+      enqueueMany: (numbers) => utils.addJobs(numbers.map((n) => ({ identifier: "noop", payload: { n } }))),
+      async close() {
+        await utils.release();
+        await pgPool.end();
+      },
+    };
+  },
+
+  async worker(onStart) {
+    const taskList = { noop: async (payload) => onStart(payload.n) };
+    const runner = await run({ preset, taskList, noHandleSignals: true });
+    return () => runner.stop();
+  },
+});

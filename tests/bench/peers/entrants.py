@@ -1,0 +1,143 @@
+"""Who takes part, how each is started, and in which configuration."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrant:
+    """One contender in one configuration."""
+
+    name: str
+    label: str
+    runtime: str  # "awa", "own" (our interpreter), "pip" or "npm"
+    program: str  # a module of `contenders`, or a script there
+    package: str = ""  # its pins, where it has an installation of its own
+    extra: dict[str, Any] = field(default_factory=dict)
+    configuration: str
+
+    @property
+    def is_peer(self) -> bool:
+        return self.runtime in ("pip", "npm")
+
+
+ENTRANTS = {
+    entrant.name: entrant
+    for entrant in (
+        Entrant(
+            name="awa",
+            label="awa",
+            runtime="awa",
+            program="awa",
+            configuration="Every setting at its default, history kept, handlers are coroutines.",
+        ),
+        Entrant(
+            name="awa-discard",
+            label="awa, retention 0",
+            runtime="awa",
+            program="awa",
+            extra={"discard": True},
+            configuration="The same, but a completed job is deleted, as graphile-worker does.",
+        ),
+        Entrant(
+            name="awa-batch",
+            label="awa, batch handlers",
+            runtime="awa",
+            program="awa",
+            extra={"batch": True},
+            configuration='A handler of `batch=500, linger="50ms"` takes up to 500 jobs in a call. History kept.',
+        ),
+        Entrant(
+            name="awa-connections",
+            label="awa, 32 connections",
+            runtime="own",
+            program="awa_connections",
+            configuration="Each of the 32 producers enqueues through a connection of its own (`connection=`).",
+        ),
+        Entrant(
+            name="limit",
+            label="the limit (bare SQL)",
+            runtime="own",
+            program="limit",
+            configuration=(
+                "asyncpg on awa's own tables: one connection claims 500 at a time (asynchronous commit), another one "
+                "completes them, overlapping; no handlers. Enqueues are INSERT … RETURNING, one connection a producer, "
+                "and COPY of tuples made beforehand."
+            ),
+        ),
+        Entrant(
+            name="graphile",
+            label="graphile-worker, tuned",
+            runtime="npm",
+            program="graphile_worker.mjs",
+            package="graphile-worker",
+            extra={"tuned": True},
+            configuration=(
+                "`concurrentJobs` 24, `localQueue.size` 5,000 (a claim takes as many), `completeJobBatchDelay` and "
+                "`failJobBatchDelay` 25 ms, a pool of 10. Finished jobs are deleted: it has no history."
+            ),
+        ),
+        Entrant(
+            name="graphile-default",
+            label="graphile-worker, as documented",
+            runtime="npm",
+            program="graphile_worker.mjs",
+            package="graphile-worker",
+            extra={"tuned": False},
+            configuration="No local queue and no batching, as by default; `concurrentJobs` 24, a pool of 25.",
+        ),
+        Entrant(
+            name="pgqueuer",
+            label="pgqueuer",
+            runtime="pip",
+            program="pgqueuer",
+            package="pgqueuer",
+            configuration=(
+                "asyncpg, uvloop, `batch_size` 500 (also the size of its log buffer), a pool of 10; one plain "
+                "connection for the lone producer. Finished jobs move to its log table, without their payload."
+            ),
+        ),
+        Entrant(
+            name="pg-boss",
+            label="pg-boss",
+            runtime="npm",
+            program="pg_boss.mjs",
+            package="pg-boss",
+            configuration=(
+                "Ten workers of 1,000 jobs a batch in one process, polling every 0.5 s, the least that it accepts: "
+                "it has no notifications. Supervision and schedules off. Finished jobs are kept."
+            ),
+        ),
+        Entrant(
+            name="awa-pg",
+            label="awa-pg",
+            runtime="pip",
+            program="awa_pg",
+            package="awa-pg",
+            configuration=(
+                "Queue storage, one logical queue in 4 partitions with 512 workers and claims of up to 512 each, no "
+                "deadlines, rings rotated every 10 s and 5 s, polling every 50 ms beside its notifications, uvloop. "
+                "History kept."
+            ),
+        ),
+        Entrant(
+            name="chancy",
+            label="chancy",
+            runtime="pip",
+            program="chancy",
+            package="chancy",
+            configuration=(
+                "The executor for asyncio, concurrency 1,000, `eager_polling`, outcomes sent every 0.1 s, psycopg "
+                "with its C parts, uvloop, no default plugins. History kept."
+            ),
+        ),
+        Entrant(
+            name="procrastinate",
+            label="procrastinate",
+            runtime="pip",
+            program="procrastinate",
+            package="procrastinate",
+            configuration="psycopg with its C parts, uvloop, concurrency 5 on a pool of 5. History kept.",
+        ),
+    )
+}

@@ -1,0 +1,159 @@
+"""Runs the cases: one server for all, a new database for each run, the contenders taking turns."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from awa_py.embedded import EmbeddedPostgres
+from tests.bench.peers.commands import command, environment
+from tests.bench.peers.environments import ROOT
+from tests.bench.peers.plan import Case
+
+RUN_TIMEOUT_S = 240
+SETTLE_S = 0.5
+SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "autovacuum")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one contender answered in one round."""
+
+    workload: str
+    key: str
+    round: int
+    params: dict[str, Any]
+    result: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@contextmanager
+def server(url: str | None) -> Iterator[str]:
+    """The given one, else an embedded PostgreSQL with its default settings, which are durable."""
+    if url is not None:
+        yield url
+        return
+    with EmbeddedPostgres() as embedded:
+        yield embedded.url
+
+
+def run_workload(url: str, cases: Sequence[Case], rounds: int) -> Iterator[Run]:
+    """All contenders in each round; every other round backwards, so that nobody always follows the same one."""
+    for number in range(1, rounds + 1):
+        for case in cases if number % 2 else reversed(cases):
+            run = _run_case(url, case, number)
+            print(_progress(run, rounds), flush=True)
+            yield run
+
+
+def server_facts(url: str) -> dict[str, str]:
+    """The version, and the settings that matter."""
+
+    async def ask() -> dict[str, str]:
+        connection = await asyncpg.connect(url)
+        try:
+            facts = {"version": await connection.fetchval("SHOW server_version")}
+            return facts | {name: await connection.fetchval(f"SHOW {name}") for name in SETTINGS}
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
+
+
+def _run_case(url: str, case: Case, number: int) -> Run:
+    database = f"bench_{os.getpid()}"
+    asyncio.run(
+        _execute(
+            url,
+            f"DROP DATABASE IF EXISTS {database} WITH (FORCE)",
+            f"CREATE DATABASE {database}",
+            # A user called like a contender's schema would put that schema first, and confuse the contender.
+            f"ALTER DATABASE {database} SET search_path = public",
+            "CHECKPOINT",
+        )
+    )
+    time.sleep(SETTLE_S)
+    try:
+        result = _answer(case, _with_database(url, database))
+        return Run(case.workload, case.key, number, case.params, result)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return Run(case.workload, case.key, number, case.params, error=str(error))
+    finally:
+        asyncio.run(_execute(url, f"DROP DATABASE IF EXISTS {database} WITH (FORCE)"))
+
+
+def _answer(case: Case, url: str) -> dict[str, Any]:
+    """The JSON object that the contender prints last; RuntimeError where there is none."""
+    process = subprocess.Popen(
+        command(case, url),
+        cwd=ROOT,
+        env=environment(url),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=RUN_TIMEOUT_S)
+    finally:
+        _end_group(process)
+    start = out.find("{")
+    if process.returncode != 0 or start < 0:
+        raise RuntimeError((err.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:300])
+    answer: dict[str, Any] = json.loads(out[start:])
+    return answer
+
+
+def _end_group(process: "subprocess.Popen[str]") -> None:
+    """Whatever a contender has left running would be measured with the next one."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.communicate()
+
+
+async def _execute(url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _with_database(url: str, database: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+
+
+def _progress(run: Run, rounds: int) -> str:
+    if run.error:
+        said = f"failed: {run.error}"
+    elif "jobs_per_s" in run.result:
+        said = f"{run.result['jobs_per_s']:,.0f} jobs/s"
+    else:
+        behind = "" if run.result.get("kept_up", True) else ", fell behind"
+        said = f"p50 {run.result['p50_ms']:.2f} ms, p99 {run.result['p99_ms']:.2f} ms{behind}"
+    return f"{time.strftime('%H:%M:%S')}  {run.workload} {run.round}/{rounds}  {run.key}: {said}"
+
+
+def packages() -> dict[str, str]:
+    """The versions of what runs the contenders."""
+    node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False) if _has_node() else None
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    return found | ({"node": node.stdout.strip().lstrip("v")} if node else {})
+
+
+def _has_node() -> bool:
+    return any(os.access(os.path.join(path, "node"), os.X_OK) for path in os.get_exec_path())

@@ -1,0 +1,198 @@
+"""Writes docs/benchmarks.md: the prose of template.md, and every figure from the results."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.bench.peers.entrants import ENTRANTS
+from tests.bench.peers.environments import HERE
+from tests.bench.peers.figures import draw_figures
+from tests.bench.peers.plan import WORKLOADS
+from tests.bench.peers.results import Results
+from tests.bench.peers.targets import targets
+
+ENQUEUES = {
+    "enqueue-one": "one by one",
+    "enqueue-one-worker": "… beside a worker",
+    "enqueue-bulk": "bulk",
+    "enqueue-bulk-worker": "… beside a worker",
+    "enqueue-producers": "32 producers",
+    "enqueue-producers-worker": "… beside a worker",
+}
+COSTS = {
+    "transactions_per_job": "transactions a job",
+    "cpu_us_per_job.client": "CPU µs a job, worker",
+    "cpu_us_per_job.server": "CPU µs a job, server",
+    "dead_tuples_per_job": "dead tuples a job",
+}
+# A page by hand: why a target was missed, and what was tried. It is linked where it is there.
+PROFILE = "[Where the time goes](benchmarks/profile.md), and what was tried."
+NOTHING = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """The page, its plots, and the results that it was made from."""
+    text = (HERE / "template.md").read_text()
+    explained = (folder / "benchmarks" / "profile.md").is_file()
+    text = text.replace("{{profile}}\n\n", f"{PROFILE}\n\n" if explained else "")
+    for name, part in PARTS.items():
+        text = text.replace(f"{{{{{name}}}}}", part(results))
+    plots = folder / "benchmarks"
+    plots.mkdir(parents=True, exist_ok=True)
+    for name, svg in draw_figures(results).items():
+        (plots / f"{name}.svg").write_text(svg)
+    results.save(plots / "results.json")
+    (folder / "benchmarks.md").write_text(text.rstrip() + "\n")
+
+
+def label(key: str) -> str:
+    name, _, variant = key.partition(":")
+    return f"{ENTRANTS[name].label}, {variant}" if variant else ENTRANTS[name].label
+
+
+def _environment(results: Results) -> str:
+    known = results.environment
+    server = known["postgresql"]
+    settings = ", ".join(f"{name} {value}" for name, value in server.items() if name != "version")
+    runtimes = ", ".join(f"{name.capitalize()} {version}" for name, version in known["runtimes"].items())
+    hasty = "\n\n**A quick run: a tenth of the jobs. These figures show that it works, not how fast.**"
+    return (
+        f"Measured {known['date']} at {known['awa'] or 'an unknown commit'}: {known['cores']} cores "
+        f"({known['processor']}) shared with PostgreSQL {server['version']} ({settings}), "
+        f"{known['memory_gib']} GiB, {known['system']}, {runtimes}." + (hasty if results.quick else "")
+    )
+
+
+def _targets(results: Results) -> str:
+    rows = []
+    for target in targets(results):
+        met = {True: "yes", False: "**no**", None: NOTHING}[target.is_met]
+        measured = NOTHING if target.measured is None else f"{target.measured:.2f}{TIMES}"
+        rows.append([target.says, f"{target.relation} {target.wanted:g}{TIMES}", measured, met])
+    return _table(["", "target", "this run", "met"], rows)
+
+
+def _drain(results: Results) -> str:
+    rows = []
+    for key in results.keys("drain"):
+        ratio = results.ratio(("drain", "awa", "jobs_per_s"), [("drain", key, "jobs_per_s")], max)
+        wal = results.median("drain", key, "wal_bytes_per_job")
+        rate = results.median("drain", key, "jobs_per_s")
+        rows.append([label(key), _jobs(results, "drain", key), _rate(rate), _times(ratio), _rate(wal)])
+    return _table(["", "jobs", "jobs/s", "awa against it", "WAL bytes a job"], rows) + _errors(results, "drain")
+
+
+def _costs(results: Results) -> str:
+    """What `awa bench` says beyond the rate."""
+    rows = []
+    for key in ("awa", "awa-discard", "awa-batch"):
+        costs = [results.median("drain", key, figure) for figure in COSTS]
+        if any(cost is not None for cost in costs):
+            rows.append([label(key), *(NOTHING if cost is None else f"{cost:,.3g}" for cost in costs)])
+    return "What a job costs, from `awa bench`:\n\n" + _table(["", *COSTS.values()], rows) if rows else ""
+
+
+def _enqueue(results: Results) -> str:
+    ran = {key for workload in ENQUEUES for key in results.keys(workload)}
+    keys = sorted(ran, key=lambda key: (list(ENTRANTS).index(key.partition(":")[0]), key))
+    rows = [
+        [label(key), *(_rate(results.median(workload, key, "jobs_per_s")) for workload in ENQUEUES)] for key in keys
+    ]
+    errors = "".join(_errors(results, workload) for workload in ENQUEUES)
+    return _table(["jobs/s", *ENQUEUES.values()], rows) + errors
+
+
+def _latencies(workload: str) -> Callable[[Results], str]:
+    figures = ("p50_ms", "p95_ms", "p99_ms")
+
+    def table(results: Results) -> str:
+        rows = []
+        for key in results.keys(workload):
+            row = [label(key), *(_ms(results.median(workload, key, figure)) for figure in figures)]
+            if workload == "steady":
+                kept_up = "yes" if results.kept_up(workload, key) else "**no**"
+                row.append(kept_up if results.of(workload, key) else NOTHING)
+            rows.append(row)
+        header = ["ms", "p50", "p95", "p99", *(["kept up"] if workload == "steady" else [])]
+        return _table(header, rows) + _errors(results, workload)
+
+    return table
+
+
+def _pinned(results: Results) -> str:
+    rows = []
+    for key in results.keys("pinned"):
+        thirds = results.medians("pinned", key, "thirds")
+        rates = [_rate(rate) for rate in thirds] or [NOTHING] * 3
+        last = f"{thirds[-1] / thirds[0]:.0%}" if thirds else NOTHING
+        rows.append([label(key), _jobs(results, "pinned", key), *rates, last])
+    header = ["jobs/s", "jobs", "first third", "second", "last", "last / first"]
+    return _table(header, rows) + _errors(results, "pinned")
+
+
+def _growth(results: Results) -> str:
+    rows = []
+    for key in results.keys("growth"):
+        ratio = results.ratio(("growth", key, "jobs_per_s"), [("growth", "awa:empty", "jobs_per_s")], max)
+        share = NOTHING if ratio is None else f"{ratio:.0%}"
+        rows.append([key.partition(":")[2], _rate(results.median("growth", key, "jobs_per_s")), share])
+    return _table(["rows present", "jobs/s", "of the empty run"], rows) + _errors(results, "growth")
+
+
+def _configurations(results: Results) -> str:
+    ran = {key.partition(":")[0] for workload in WORKLOADS for key in results.keys(workload)}
+    versions = results.environment["peers"]
+    rows = [
+        [entrant.label, versions.get(entrant.package, "this tree"), entrant.configuration]
+        for entrant in ENTRANTS.values()
+        if entrant.name in ran
+    ]
+    return _table(["", "version", "configuration"], rows)
+
+
+def _skipped(results: Results) -> str:
+    return "".join(f"\n{sentence}.\n" for sentence in dict.fromkeys(results.skipped))
+
+
+def _errors(results: Results, workload: str) -> str:
+    failures = [(key, results.error(workload, key)) for key in results.keys(workload)]
+    return "".join(f"\n\n{label(key)} has no figure in {workload}: {error}." for key, error in failures if error)
+
+
+def _jobs(results: Results, workload: str, key: str) -> str:
+    return next(f"{run.params['jobs']:,}" for run in results.runs if (run.workload, run.key) == (workload, key))
+
+
+def _rate(rate: float | None) -> str:
+    return NOTHING if rate is None else f"{rate:,.0f}"
+
+
+def _ms(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.2f}"
+
+
+def _times(ratio: float | None) -> str:
+    return NOTHING if ratio is None else f"{ratio:,.2f}{TIMES}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["--:"] * (len(header) - 1)]
+    if header[-1] == "configuration":
+        rule = ["---"] * len(header)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
+
+
+PARTS: dict[str, Callable[[Results], str]] = {
+    "environment": _environment,
+    "targets": _targets,
+    "drain": _drain,
+    "costs": _costs,
+    "enqueue": _enqueue,
+    "latency": _latencies("latency"),
+    "steady": _latencies("steady"),
+    "pinned": _pinned,
+    "growth": _growth,
+    "configurations": _configurations,
+    "skipped": _skipped,
+    "rounds": lambda results: str(results.rounds),
+}
