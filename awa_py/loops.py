@@ -91,14 +91,17 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
 @types.coroutine
 def in_context(context: Context, work: Coroutine[Any, Any, T], awaited: object) -> Generator[Any, Any, T]:
     """Goes on with work that has begun in a context of its own, and now waits for something."""
-    try:
-        while True:
-            try:
-                answer = yield awaited
-            except BaseException as error:
-                awaited = context.run(work.throw, error)
-            else:
-                awaited = context.run(work.send, answer)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    while True:
+        step: Callable[[Any], object]
+        sent: Any
+        try:
+            step, sent = work.send, (yield awaited)
+        except BaseException as error:  # thrown in below, where it is not the context of what the work raises next
+            step, sent = work.throw, error
+        try:
+            awaited = context.run(step, sent)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            del sent  # an error, its traceback and this frame would keep each other alive

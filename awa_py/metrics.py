@@ -21,7 +21,11 @@ class Metrics:
         self.failed = counter("awa_jobs_failed_total", "Jobs that failed for good here", "queue")
         self.cancelled = counter("awa_jobs_cancelled_total", "Jobs that ended cancelled here", "queue")
         self.snoozed = counter("awa_jobs_snoozed_total", "Attempts that were put off", "queue")
-        self.released = counter("awa_jobs_released_total", "Jobs that were given back at shutdown", "queue")
+        self.released = counter(
+            "awa_jobs_released_total",
+            "Jobs that were given back unfinished: at shutdown, or claimed ahead in vain",
+            "queue",
+        )
         self.lost_leases = counter("awa_lost_leases_total", "Attempts that were no longer ours when they ended")
         self.running = gauge("awa_jobs_running", "Jobs that run on this worker now", "queue")
         self.is_leader = gauge("awa_is_leader", "1 while this process is the leader")

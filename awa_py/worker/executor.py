@@ -65,23 +65,23 @@ class Executor:
         """Runs the jobs as soon as there are slots; their outcomes go to `settle`."""
         if self._registry.has_batches:
             flights = self._gather(queue, flights)
-        self._flights.line_up(queue, flights)
+        self._flights.line_up(queue, flights, len(flights))
         self.go_on()
 
     def _gather(self, queue: str, flights: Sequence[Flight]) -> list[Flight]:
         """Puts the jobs of batch handlers together. Returns the others."""
         alone: list[Flight] = []
-        batched: dict[Handler, list[Flight]] = {}
+        largest = 0
         for handler, together in groupby(flights, attrgetter("handler")):
             if handler is None or handler.batching is None:
                 alone += together
             else:
-                batched.setdefault(handler, []).extend(together)
-        self._flights.gather(queue, len(flights) - len(alone))
+                largest = max(largest, handler.batching.size)
+                jobs = list(together)
+                self._flights.gather(queue, len(jobs))
+                self._gatherer(queue, handler).add(jobs)
         # Claimed ahead for a batch that gathers, other jobs would wait for their slots in vain.
-        self._flights.expect_batches(queue, 0 if alone else max(map(_size, batched), default=0))
-        for handler, jobs in batched.items():
-            self._gatherer(queue, handler).add(jobs)
+        self._flights.expect_batches(queue, 0 if alone else largest)
         return alone
 
     def go_on(self) -> None:
@@ -106,6 +106,7 @@ class Executor:
 
     def _release(self, flights: Sequence[Flight]) -> None:
         for flight in flights:
+            self._flights.end_without_slot(flight)
             self._settle(flight, stopped(flight) if flight.stop else Released())
 
     def interrupt(self) -> None:
@@ -147,8 +148,9 @@ class Executor:
             call.task = None
             if isinstance(call, Batch):
                 self._batches.discard(call)
-            self._flights.end(call)
-            for flight in call.unsettled():
+            unsettled = call.unsettled()
+            self._flights.end(call, len(unsettled))
+            for flight in unsettled:
                 self._settle(flight, DONE if end is None else self._judge.of(end, flight))
             if task.cancelling():  # by the handler itself: the next one must not suffer for it
                 break
@@ -205,6 +207,7 @@ class Executor:
             return
         flight = batch.settle(job_id)
         if flight is not None:
+            self._flights.end_without_slot(flight)
             self._settle(flight, self._judge.of(end, flight))
 
     def _gatherer(self, queue: str, handler: Handler) -> Gatherer:
@@ -215,7 +218,7 @@ class Executor:
 
     def _start_batch(self, batch: Batch) -> None:
         self._flights.gather(batch.queue, -batch.size)
-        self._flights.line_up(batch.queue, [batch])
+        self._flights.line_up(batch.queue, [batch], batch.size)
         self.go_on()
 
     async def _in_thread(self, function: Callable[[], Any], call: Call) -> Any:
@@ -253,10 +256,6 @@ async def _within(ends_at: float, limit_s: float, work: Coroutine[Any, Any, Any]
         if limit.expired():
             raise HandlerTimeout(f"timed out after {limit_s:.3g} s") from None
         raise
-
-
-def _size(handler: Handler) -> int:
-    return 0 if handler.batching is None else handler.batching.size
 
 
 def _call_in_thread(function: Callable[[], Any]) -> Any:

@@ -232,7 +232,7 @@ class Fetcher:
             return
         handler_of = self._registry.handlers.get
         flights = [Flight(row, queue, handler_of(row[2]), asked_at) for row in rows]
-        self._flights.add(queue, flights)
+        self._flights.add(flights)
         self._executor.start(queue, flights)
 
     async def _release_orphans(self, session: Session) -> None:

@@ -1,8 +1,7 @@
 """Jobs in flight, and the slots that they hold.
 
-A job in flight waits for a slot, holds one while its handler runs, and is then written. What waits or is being
-written is the queue's backlog. How large the backlog may be follows from the pace of the queue: nothing where jobs
-take their time, so that a slot is filled again only once the last outcome is durable.
+A job in flight waits for a slot, holds one while its handler runs, and is then written. How many may wait, and how many
+may be on their way to the database, follows from the pace of the queue: none where jobs take their time.
 """
 
 import asyncio
@@ -21,28 +20,29 @@ Call: TypeAlias = Flight | Batch  # of a handler: it holds one slot
 
 
 class Lane:
-    """The jobs in flight of one queue."""
+    """The jobs in flight of one queue: they gather for a batch, wait for a slot, run, or are being written."""
 
-    __slots__ = ("backlog", "batch", "gathering", "held", "limit", "pace", "waiting")
+    __slots__ = ("batch", "gathering", "held", "limit", "pace", "unwritten", "waiting", "waiting_jobs")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0  # slots
-        # Jobs in flight that are not running: they wait for a slot, or for being written. Below zero while a batch
-        # runs of which some are written already.
-        self.backlog = 0
-        self.gathering = 0  # those of the backlog that wait for the rest of their batch
-        self.batch = 0  # how many jobs a batch takes, where the last claim brought nothing but batch jobs
+        self.gathering = 0
         self.waiting: deque[Call] = deque()
+        self.waiting_jobs = 0
+        self.unwritten = 0
+        self.batch = 0  # how many jobs a batch takes, where the last claim brought nothing but batch jobs
         self.pace = Pace()
 
     def room(self, free: int) -> int:
         """How many jobs may be claimed where so many slots are free: ahead by the pace, or to fill a batch.
 
-        Jobs that gather take no slot from others: their batch may be long in coming.
+        Jobs that gather take no slot from others: their batch may be long in coming. Where the pace is slow, a slot
+        is filled again only once the last outcome is durable.
         """
-        ahead = self.pace.ahead() - max(0, self.backlog - self.gathering)
-        return max(0, free + max(ahead, self.batch - max(0, self.backlog)))
+        ahead = self.pace.ahead() - self.waiting_jobs
+        filling = self.batch - self.waiting_jobs - self.gathering
+        return max(0, free + max(ahead, filling) - max(0, self.unwritten - self.pace.unwritten()))
 
 
 class Flights:
@@ -65,26 +65,25 @@ class Flights:
     def chunk(self, queue: str) -> int:
         """How much room makes a claim worth its while, as long as there is something to do meanwhile."""
         lane = self._lanes[queue]
-        return lane.pace.chunk() if lane.held or lane.backlog > lane.gathering else 1
+        return lane.pace.chunk() if lane.held or lane.waiting_jobs or lane.unwritten > 0 else 1
 
     def held(self, queue: str) -> int:
         """How many slots the queue's jobs hold."""
         return self._lanes[queue].held
 
-    def add(self, queue: str, flights: Sequence[Flight]) -> None:
+    def add(self, flights: Sequence[Flight]) -> None:
         """Jobs that were claimed."""
-        before = len(self._flights)
         self._flights.update({flight.id: flight for flight in flights})
-        # One that was here before under an older lease gives its place to the new one.
-        self._lanes[queue].backlog += len(self._flights) - before
 
-    def line_up(self, queue: str, calls: Sequence[Call]) -> None:
-        """These wait for a slot."""
-        self._lanes[queue].waiting.extend(calls)
+    def line_up(self, queue: str, calls: Sequence[Call], jobs: int) -> None:
+        """These calls, of so many jobs, wait for a slot."""
+        lane = self._lanes[queue]
+        lane.waiting.extend(calls)
+        lane.waiting_jobs += jobs
 
-    def gather(self, queue: str, number: int) -> None:
+    def gather(self, queue: str, jobs: int) -> None:
         """So many more (or less) wait for the rest of their batch."""
-        self._lanes[queue].gathering += number
+        self._lanes[queue].gathering += jobs
 
     def expect_batches(self, queue: str, size: int) -> None:
         """Leaves room for a batch of so many jobs to gather; 0 where the queue holds other jobs."""
@@ -99,8 +98,8 @@ class Flights:
             self._turns.rotate()
             if lane.waiting and lane.held < lane.limit:
                 call = lane.waiting.popleft()
+                lane.waiting_jobs -= call.size
                 lane.held += 1
-                lane.backlog -= call.size
                 self._held += 1
                 return call
         return None
@@ -112,20 +111,20 @@ class Flights:
             return False
         return any(lane.waiting and lane.held < lane.limit for lane in self._turns)
 
-    def end(self, call: Call) -> None:
-        """The handler has ended: the slot is free, the outcomes are still to be written."""
+    def end(self, call: Call, unwritten: int) -> None:
+        """The handler has ended: the slot is free, so many outcomes are still to be written."""
         lane = self._lanes[call.queue]
         lane.held -= 1
-        lane.backlog += call.size
+        lane.unwritten += unwritten
         lane.pace.ended += call.size
         self._held -= 1
 
     def remove(self, flights: Iterable[Flight]) -> None:
         """The outcomes are durable, or of no interest any more."""
         for flight in flights:
+            self._lanes[flight.queue].unwritten -= 1
             if self._flights.get(flight.id) is flight:  # not where it was claimed anew meanwhile
                 del self._flights[flight.id]
-                self._lanes[flight.queue].backlog -= 1
         self._freed()
 
     def take_back(self, since: float) -> list[Flight]:
@@ -133,9 +132,15 @@ class Flights:
         taken: list[Flight] = []
         for lane in self._turns:
             while lane.waiting and lane.waiting[0].waits_since < since:
-                taken += lane.waiting.popleft().unsettled()
+                call = lane.waiting.popleft()
+                lane.waiting_jobs -= call.size
                 lane.batch = 0  # calls take long: the next batch is claimed when there is a slot for it
+                taken += call.unsettled()
         return taken
+
+    def end_without_slot(self, flight: Flight) -> None:
+        """The job's outcome is to be written, and frees no slot: it had none, or the rest of its batch has it."""
+        self._lanes[flight.queue].unwritten += 1
 
     def hold_until(self, call: Call, thread: "asyncio.Future[Any]") -> None:
         """Keeps one more slot until a thread that cannot be stopped ends by itself."""

@@ -8,10 +8,13 @@ the two a queue holds: it claims ahead what will be gone within a blink, and not
 import time
 
 AHEAD_S = 0.05
+UNWRITTEN_S = 0.5
 CHUNK_S = 0.01
 MAX_AHEAD = 2_000
+MAX_UNWRITTEN = 4_000
 MAX_CHUNK = 500
 WINDOW_S = 0.02
+HALF_LIFE_S = 0.1  # a pause of the database's is not a change of pace: the rate falls by half in that time
 
 
 class Pace:
@@ -25,17 +28,21 @@ class Pace:
         self._rate = 0.0
 
     def ahead(self) -> int:
-        """How many jobs may be claimed beyond the free slots."""
+        """How many jobs may wait for a slot."""
         return min(MAX_AHEAD, int(self._measure() * AHEAD_S))
 
+    def unwritten(self) -> int:
+        """How many jobs may wait for being written, before they hold up others: a slow disk must not slow us down."""
+        return min(MAX_UNWRITTEN, int(self._measure() * UNWRITTEN_S))
+
     def chunk(self) -> int:
-        """How many slots should come free before a claim is worth its while: what ends within a moment anyway."""
+        """How much room makes a claim worth its while: what comes free within a moment anyway."""
         return max(1, min(MAX_CHUNK, int(self._measure() * CHUNK_S)))
 
     def _measure(self) -> float:
-        now = time.monotonic()
-        if now - self._began >= WINDOW_S:
-            self._rate = self.ended / (now - self._began)
+        elapsed_s = time.monotonic() - self._began
+        if elapsed_s >= WINDOW_S:
+            self._rate = max(self.ended / elapsed_s, self._rate * 0.5 ** (elapsed_s / HALF_LIFE_S))
             self.ended = 0
-            self._began = now
+            self._began += elapsed_s
         return self._rate

@@ -146,7 +146,6 @@ async def test_timeouts_and_task_groups_work_inside() -> None:
     assert not task.cancelling()
 
 
-@pytest.mark.xfail(reason="in_context throws inside its own `except`: what is raised later gets that as its cause")
 async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
     async def work() -> NoReturn:
         try:

@@ -4,7 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from awa_py.worker.pace import AHEAD_S, CHUNK_S, MAX_AHEAD, MAX_CHUNK, WINDOW_S, Pace
+from awa_py.worker.pace import (
+    AHEAD_S,
+    CHUNK_S,
+    HALF_LIFE_S,
+    MAX_AHEAD,
+    MAX_CHUNK,
+    MAX_UNWRITTEN,
+    UNWRITTEN_S,
+    WINDOW_S,
+    Pace,
+)
 
 
 class Clock:
@@ -72,12 +82,24 @@ def test_within_a_window_the_last_rate_stands(clock: Clock) -> None:
     assert pace.ahead() == before
 
 
-def test_once_jobs_become_long_nothing_more_is_claimed_ahead(clock: Clock) -> None:
+def test_a_pause_is_not_a_change_of_pace_but_a_long_one_is(clock: Clock) -> None:
     pace = Pace()
     run(pace, clock, rate=10_000)
-    assert pace.ahead() > 0
-    clock.now += 1.5 * WINDOW_S
-    assert (pace.ahead(), pace.chunk()) == (0, 1)
+    before = pace.ahead()
+    clock.now += HALF_LIFE_S
+    assert pace.ahead() == pytest.approx(before / 2, rel=0.02)
+    for _ in range(20):
+        clock.now += HALF_LIFE_S
+        pace.ahead()
+    assert (pace.ahead(), pace.chunk(), pace.unwritten()) == (0, 1, 0)
+
+
+def test_what_is_on_its_way_to_the_database_holds_up_others_only_when_it_is_much(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, clock, rate=1_000)
+    assert pace.unwritten() == pytest.approx(1_000 * UNWRITTEN_S, rel=0.02)
+    run(pace, clock, rate=10_000_000)
+    assert pace.unwritten() == MAX_UNWRITTEN
 
 
 def test_a_long_rest_is_part_of_the_rate(clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""awa through the same kit as its peers: for latencies, which depend on how they are measured, and to check `awa bench`."""
+"""awa through the same kit as its peers: for latencies, which depend on how they are measured."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
