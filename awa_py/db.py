@@ -60,6 +60,7 @@ STEADY_PLANS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",  # the same plan whatever the values: making it costs more than running it
 }
 # A peer that vanished without a word is noticed by PostgreSQL, and its locks with it.
 KEEPALIVE = {
@@ -90,8 +91,13 @@ class Schema:
 
     @property
     def channel(self) -> str:
-        """Where this installation's notifications go."""
+        """Where this installation's workers are told things."""
         return self.name
+
+    @property
+    def leader_channel(self) -> str:
+        """Where its leader and the candidates are."""
+        return f"{self.name}:leader"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ CREATE TABLE awa.listening (
 CREATE INDEX listening_worker ON awa.listening (worker_id);
 
 -- Tells workers that wait that these queues have something ready, and the leader of a due time that is close. What
--- lies further away the leader finds by itself.
+-- lies further away the leader finds by itself. It has a channel of its own: a candidate in each worker would be woken
+-- with each job.
 CREATE OR REPLACE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify('awa', 'ready:' || name)
     FROM unnest(ready_queues) AS name
     WHERE EXISTS (SELECT FROM awa.listening WHERE queue = name)
     UNION ALL
-    SELECT pg_notify('awa', 'due:') WHERE due < now() + interval '10 seconds'
+    SELECT pg_notify('awa' || ':leader', 'due:') WHERE due < now() + interval '10 seconds'
 $$;

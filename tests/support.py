@@ -152,7 +152,8 @@ async def listen(session: Session, *queues: str) -> list[str]:
     heard: list[str] = []
     worker = WorkerInfo(id=uuid4(), hostname="h", pid=1, version="0", queues=queues, kinds=("work",), concurrency=1)
     await beat_worker(session, worker, listening=True)
-    await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+    for channel in ("awa", "awa:leader"):
+        await session.connection.add_listener(channel, lambda *args: heard.append(str(args[3])))
     return heard
 
 

@@ -82,7 +82,7 @@ class Candidate:
                 connection = await link.connection()
                 session = Session(connection, self._database.schema)
                 try:
-                    await connection.add_listener(self._database.schema.channel, self._heard)
+                    await connection.add_listener(self._database.schema.leader_channel, self._heard)
                     if not synced:
                         await migrate.check(connection, self._database.schema)
                         await sync(session, self._schedules)

@@ -26,6 +26,7 @@ from awa_py.worker.heartbeat import Heart
 logger = logging.getLogger("awa.worker")
 
 MAX_BATCH = 500
+FEW = 10
 PROMOTE_BATCH = 1_000
 WOKEN_POLLS = 4  # where wake-ups are heard, polling is only the net: it is done so many times less often
 LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1)
@@ -202,8 +203,10 @@ class Fetcher:
             worker_id=self._worker_id,
         )
         self._unsure = False
-        cursor.saw(rows, full=full, began=began, ended=time.monotonic())
         self._take_off(queue, rows, began)
+        if len(rows) <= FEW:  # they begin now; of many, the next claim overlaps with them
+            await asyncio.sleep(0)
+        cursor.saw(rows, full=full, began=began, ended=time.monotonic())
         self._bell.claimed(len(rows))
         self._metrics.claimed.labels(queue).inc(len(rows))
         return rows, full

@@ -7,4 +7,4 @@ WITH changed AS (
     WHERE name = $1
     RETURNING name
 )
-SELECT count(pg_notify('awa', 'cron:' || name)) > 0 FROM changed
+SELECT count(pg_notify('awa' || ':leader', 'cron:' || name)) > 0 FROM changed

@@ -15,4 +15,4 @@ WITH written AS (
           (excluded.expression, excluded.timezone, excluded.kind, excluded.args, excluded.options, excluded.misfire)
     RETURNING name
 )
-SELECT count(pg_notify('awa', 'cron:' || name)) > 0 AS changed FROM written
+SELECT count(pg_notify('awa' || ':leader', 'cron:' || name)) > 0 AS changed FROM written
