@@ -157,7 +157,8 @@ async def test_a_lost_connection_is_an_error_for_whom_it_concerns_and_then_forgo
         others = begin(app, *numbered(app, 1, 2))
         await asyncio.sleep(0)
         await session.connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'awa client'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'awa client' AND datname = current_database()"
         )
         with pytest.raises(Exception, match=r"terminat|clos"):
             await first
@@ -168,7 +169,8 @@ async def test_a_lost_connection_is_an_error_for_whom_it_concerns_and_then_forgo
 async def test_a_connection_that_was_lost_in_between_goes_unnoticed(app: App, session: Session) -> None:
     await app.enqueue("work")
     await session.connection.execute(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'awa client'"
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE application_name = 'awa client' AND datname = current_database()"
     )
     await asyncio.sleep(0.05)  # the end of the connection has been read
     await app.enqueue("work")
