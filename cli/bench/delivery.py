@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from awa_py.errors import AwaError
 
-from .beside import worker_beside
+from .beside import bench_worker, until_ready
 from .costs import Costs, Server
 from .jobs import app, stamp
 from .meter import metered
@@ -66,10 +66,10 @@ async def deliver(bench: Bench, label: str, jobs: int, produce: Callable[[Sender
                 await stamp.enqueue(n=-1)
             await meter.drained(every_s=LOOK_EVERY_S, patience_s=PATIENCE_S)
 
-        with worker_beside(database) as worker:
+        with bench_worker(database) as worker:
             async with app:
                 with bench.progress.bar("warm up"):
-                    await worker.ready(meter.connection)
+                    await until_ready(worker, meter.connection, database)
                     await settle(warm_up, jobs=WARM_UP)
                     await meter.start(worker.pid)
                 with bench.progress.bar(label, jobs, lambda: sender.count):

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from awa_py.client import POOL_SIZE
 from awa_py.db import Connection, Database
 
-from .beside import Beside, worker_beside
+from ..beside import Beside
+from .beside import bench_worker, until_ready
 from .jobs import app, nothing
 from .meter import metered
 from .options import Mode
@@ -70,7 +71,7 @@ async def enqueue(bench: Bench, *, mode: Mode, jobs: int, producers: int = 1, wo
                 send = producer.way(mode)
                 with bench.progress.bar("warm up"):
                     if beside is not None:
-                        await beside.ready(meter.connection)
+                        await until_ready(beside, meter.connection, database)
                     await settle(send, jobs=max(WARM_UP, producers), sessions=POOL_SIZE if many else 1)
                     await meter.start(*([] if beside is None else [beside.pid]))
                 producer.count = 0
@@ -107,6 +108,6 @@ def _worker(database: Database, *, wanted: bool) -> Iterator[Beside | None]:
     if not wanted:
         yield None
         return
-    with worker_beside(database) as beside:
+    with bench_worker(database) as beside:
         yield beside
         beside.check()

@@ -1,25 +1,14 @@
 """When a worker wants to be woken, by a clock of the test's own."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from awa_py.worker.bell import BUSY_RATE, QUIET_RATE, WINDOW_S, Bell
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("awa_py.worker.bell.time", SimpleNamespace(monotonic=clock.monotonic))
-    return clock
+    return Clock().put_into(monkeypatch, "awa_py.worker.bell")
 
 
 def pass_window(clock: Clock, bell: Bell, *, jobs: float = 0, rings: float = 0) -> None:

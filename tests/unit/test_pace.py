@@ -1,7 +1,5 @@
 """How far ahead jobs are claimed, by a clock of the test's own."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from awa_py.worker.pace import (
@@ -15,21 +13,12 @@ from awa_py.worker.pace import (
     WINDOW_S,
     Pace,
 )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("awa_py.worker.pace.time", SimpleNamespace(monotonic=clock.monotonic))
-    return clock
+    return Clock().put_into(monkeypatch, "awa_py.worker.pace")
 
 
 def run(pace: Pace, clock: Clock, *, rate: float, windows: int = 5) -> None:
