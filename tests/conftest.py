@@ -16,7 +16,8 @@ from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.session import Session
 
 SERVER = pytest.StashKey[EmbeddedPostgres]()
-SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB"}
+# Without autovacuum: its transactions and pages would be counted with a test's own.
+SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB", "autovacuum": "off"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
