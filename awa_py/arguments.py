@@ -82,7 +82,12 @@ class Signature:
         if type(payload) is not dict:
             shown = "null" if payload is None else type(payload).__name__
             raise InvalidArguments(f"{self.handler}: the arguments must be a JSON object, not {shown}")
-        return self._convert(payload, self._loads, self._load_extra)
+        steps = self._loads
+        for name, value in payload.items():
+            step = steps.get(name)
+            if step is None or type(value) not in step[0]:
+                return self._convert(payload, steps, self._load_extra)
+        return payload.copy() if self._needed <= payload.keys() else self._convert(payload, steps, self._load_extra)
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         if len(args) > len(self._positional):

@@ -61,7 +61,8 @@ class Batch:
     @property
     def limit(self) -> tuple[float, float] | None:
         """The earliest of its jobs' limits."""
-        return min((limit for flight in self.flights if (limit := flight.limit) is not None), default=None)
+        limited = [flight for flight in self.flights if flight.limit_s is not None]
+        return min((limit for flight in limited if (limit := flight.limit) is not None), default=None)
 
     def settle(self, job_id: int) -> Flight | None:
         """The handler has settled that job; None where its call had ended before."""

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 import asyncpg
 
@@ -17,12 +17,12 @@ from awa_py.store.session import Session
 from awa_py.wording import clean, ordinal
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
-from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed
+from awa_py.worker.outcome import Buried, Completed, Dropped, Errored, Released, Snoozed
 
 logger = logging.getLogger("awa.worker")
 
-Settled: TypeAlias = tuple[Flight, Any]
-Writer: TypeAlias = Callable[[Session, list[Settled]], Awaitable[set[int] | None]]
+T = TypeVar("T")
+Writer: TypeAlias = Callable[[Session, Sequence[Flight]], Awaitable[set[int] | None]]
 RETRY_S = 1.0
 PROGRESS_INTERVAL_S = 0.5
 
@@ -36,7 +36,7 @@ class Completer:
         self._flights = flights
         self._metrics = metrics
         self._keep = keep_completed
-        self._settled: list[tuple[Flight, AttemptOutcome]] = []
+        self._settled: list[Flight] = []
         self._progress: dict[int, Flight] = {}
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -50,13 +50,15 @@ class Completer:
             Buried: self._bury,
             Released: self._release,
         }
+        # The others are counted one by one, where they are logged.
+        self._counters = {Completed: metrics.completed, Snoozed: metrics.snoozed, Released: metrics.released}
 
-    def settle(self, flight: Flight, outcome: AttemptOutcome) -> None:
-        """Takes an outcome to be written with the next flush."""
-        if not self._settled:
+    def settle(self, flights: Sequence[Flight]) -> None:
+        """Takes jobs whose outcomes are to be written with the next flush."""
+        if flights and not self._settled:
             self._idle.clear()
             self._wake.set()
-        self._settled.append((flight, outcome))
+        self._settled += flights
 
     def report_progress(self, flight: Flight) -> None:
         """Takes a job's progress, from any thread, to be written within about half a second."""
@@ -73,7 +75,7 @@ class Completer:
             self._wake.clear()
             batch, self._settled = self._settled, []
             if self._progress:
-                await self._write_progress({flight.id for flight, _ in batch})
+                await self._write_progress({flight.id for flight in batch})
             try:
                 await self._flush(batch)
             except Exception:
@@ -108,54 +110,60 @@ class Completer:
         except (*LOST, asyncpg.PostgresError) as error:
             logger.warning("the progress of %d jobs was not written: %s", len(due), describe(error))
 
-    async def _flush(self, batch: Sequence[tuple[Flight, AttemptOutcome]]) -> None:
+    async def _flush(self, batch: Sequence[Flight]) -> None:
         # In the order of ids, so that two statements that touch the same rows cannot deadlock.
-        groups: dict[type, list[Settled]] = defaultdict(list)
-        for flight, outcome in sorted(batch, key=lambda settled: settled[0].id):
-            groups[type(outcome)].append((flight, outcome))
-        for kind, settled in groups.items():
+        groups: dict[type, list[Flight]] = defaultdict(list)
+        for flight in sorted(batch, key=attrgetter("id")):
+            groups[type(flight.outcome)].append(flight)
+        for kind, flights in groups.items():
             if kind is Dropped:
-                self._end([flight for flight, _ in settled], held=set(), sure=True)
+                self._end(flights, held=set(), sure=True)
             else:
-                await self._write(self._writers[kind], settled)
+                await self._write(self._writers[kind], flights)
 
-    async def _write(self, writer: Writer, settled: list[Settled]) -> None:
+    async def _write(self, writer: Writer, flights: Sequence[Flight]) -> None:
         sure = True
         while True:
             try:
                 session = Session(await self._link.connection(), self._schema)
-                held = await writer(session, settled)
+                held = await writer(session, flights)
             except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
-                await self._write_apart(writer, settled, error)
+                await self._write_apart(writer, flights, error)
                 return
             except LOST as error:
-                logger.warning("%d outcomes wait for the database: %s", len(settled), describe(error))
+                logger.warning("%d outcomes wait for the database: %s", len(flights), describe(error))
                 self._link.drop()
                 sure = False  # the lost connection may have taken a commit with it
             except asyncpg.PostgresError as error:
-                logger.error("%d outcomes could not be written, trying again: %s", len(settled), describe(error))
+                logger.error("%d outcomes could not be written, trying again: %s", len(flights), describe(error))
                 await asyncio.sleep(RETRY_S)
             else:
-                self._end([flight for flight, _ in settled], held, sure=sure)
+                self._end(flights, held, sure=sure)
                 return
 
-    async def _write_apart(self, writer: Writer, settled: list[Settled], error: Exception) -> None:
+    async def _write_apart(self, writer: Writer, flights: Sequence[Flight], error: Exception) -> None:
         """One outcome of many cannot be stored: the others must not suffer for it."""
-        if len(settled) > 1:
-            for one in settled:
+        if len(flights) > 1:
+            for one in flights:
                 await self._write(writer, [one])
             return
-        flight, outcome = settled[0]
-        if isinstance(outcome, Buried):
+        (flight,) = flights
+        if isinstance(flight.outcome, Buried):
             logger.error("%s: its end cannot be stored, a rescue will end it: %s", flight, describe(error))
-            self._end([flight], held=None, sure=False)
+            self._end(flights, held=None, sure=False)
             return
-        text = clean(f"the outcome cannot be stored: {describe(error)}")
-        await self._write(self._bury, [(flight, Buried(State.FAILED, text))])
+        flight.outcome = Buried(State.FAILED, clean(f"the outcome cannot be stored: {describe(error)}"))
+        await self._write(self._bury, flights)
 
     def _end(self, flights: Sequence[Flight], held: set[int] | None, *, sure: bool) -> None:
         """The outcomes are durable, or were not ours to write. `held`: the ids that were ours; None: all."""
-        self._flights.remove(flights)
+        counts = _by_queue(flights)
+        self._flights.remove(flights, counts)
+        metric = self._counters.get(type(flights[0].outcome))
+        if metric is not None:
+            ours = counts if held is None else _by_queue(flight for flight in flights if flight.id in held)
+            for queue, count in ours.items():
+                metric.labels(queue).inc(count)
         if held is None:
             return
         for flight in flights:
@@ -167,22 +175,16 @@ class Completer:
             else:
                 logger.info("%s: its outcome was written before the connection broke, or it was lost", flight)
 
-    async def _complete(self, session: Session, settled: list[Settled]) -> set[int] | None:
-        flights = [flight for flight, _ in settled]
-        ids, leases = _keys(flights)
-        results = [outcome.result for _, outcome in settled]
-        held = await finish.complete_jobs(session, ids, leases, results if any(results) else None, keep=self._keep)
-        done = flights if held is None else [flight for flight in flights if flight.id in held]
-        for queue, count in Counter(map(attrgetter("queue"), done)).items():
-            self._metrics.completed.labels(queue).inc(count)
-        return held
+    async def _complete(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
+        results = [outcome.result for outcome in _outcomes(flights, Completed)]
+        return await finish.complete_jobs(session, *_keys(flights), results if any(results) else None, keep=self._keep)
 
-    async def _fail(self, session: Session, settled: list[Settled]) -> set[int] | None:
-        ids, leases = _keys([flight for flight, _ in settled])
+    async def _fail(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
+        outcomes = _outcomes(flights, Errored)
         answers = await finish.fail_attempts(
-            session, ids, leases, [outcome.error for _, outcome in settled], [outcome.delay for _, outcome in settled]
+            session, *_keys(flights), [outcome.error for outcome in outcomes], [outcome.delay for outcome in outcomes]
         )
-        for flight, outcome in settled:
+        for flight, outcome in zip(flights, outcomes, strict=True):
             answer = answers.get(flight.id)
             if answer is None:
                 continue
@@ -201,19 +203,16 @@ class Completer:
                 )
         return set(answers)
 
-    async def _snooze(self, session: Session, settled: list[Settled]) -> set[int] | None:
-        ids, leases = _keys([flight for flight, _ in settled])
-        held = await finish.snooze_jobs(session, ids, leases, [outcome.delay for _, outcome in settled])
-        for flight, _ in settled:
-            self._metrics.snoozed.labels(flight.queue).inc(flight.id in held)
-        return held
+    async def _snooze(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
+        delays = [outcome.delay for outcome in _outcomes(flights, Snoozed)]
+        return await finish.snooze_jobs(session, *_keys(flights), delays)
 
-    async def _bury(self, session: Session, settled: list[Settled]) -> set[int] | None:
-        ids, leases = _keys([flight for flight, _ in settled])
+    async def _bury(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
+        outcomes = _outcomes(flights, Buried)
         held = await finish.bury_jobs(
-            session, ids, leases, [outcome.state for _, outcome in settled], [outcome.error for _, outcome in settled]
+            session, *_keys(flights), [outcome.state for outcome in outcomes], [outcome.error for outcome in outcomes]
         )
-        for flight, outcome in settled:
+        for flight, outcome in zip(flights, outcomes, strict=True):
             if flight.id not in held:
                 continue
             if outcome.state is State.CANCELLED:
@@ -224,13 +223,18 @@ class Completer:
                 logger.error("%s failed for good at its %s attempt: %s", flight, ordinal(flight.attempt), outcome.error)
         return held
 
-    async def _release(self, session: Session, settled: list[Settled]) -> set[int] | None:
-        ids, leases = _keys([flight for flight, _ in settled])
-        held = await finish.release_jobs(session, ids, leases)
-        for flight, _ in settled:
-            self._metrics.released.labels(flight.queue).inc(flight.id in held)
-        return held
+    async def _release(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
+        return await finish.release_jobs(session, *_keys(flights))
 
 
 def _keys(flights: Sequence[Flight]) -> tuple[list[int], list[int]]:
     return [flight.id for flight in flights], [flight.lease for flight in flights]
+
+
+def _outcomes(flights: Sequence[Flight], _kind: type[T]) -> list[T]:
+    """Their outcomes, which are all of that kind."""
+    return cast(list[T], [flight.outcome for flight in flights])
+
+
+def _by_queue(flights: Iterable[Flight]) -> Counter[str]:
+    return Counter(map(attrgetter("queue"), flights))

@@ -3,13 +3,13 @@
 import asyncio
 import contextvars
 import functools
-import json
 import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from json import JSONDecoder
 from operator import attrgetter
 from typing import Any
 
@@ -19,12 +19,13 @@ from awa_py.outcome import Retry
 from awa_py.registry import Handler, Registry
 from awa_py.worker.batches import Batch, Gatherer
 from awa_py.worker.flight import Flight, Stop
-from awa_py.worker.flights import Call, Flights
+from awa_py.worker.flights import Call, Flights, Lane
 from awa_py.worker.judge import DONE, Judge, stopped
-from awa_py.worker.outcome import AttemptOutcome, Released
+from awa_py.worker.outcome import Released
 
 BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
-_decode = json.JSONDecoder().raw_decode  # what PostgreSQL writes has no space around it
+# What PostgreSQL writes is JSON, without a space around it: nothing is left for raw_decode() to check.
+_decode = JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class Executor:
@@ -37,7 +38,7 @@ class Executor:
         judge: Judge,
         *,
         threads: int,
-        settle: Callable[[Flight, AttemptOutcome], None],
+        settle: Callable[[Sequence[Flight]], None],
         report: Callable[[Flight], None],
     ) -> None:
         self._registry = registry
@@ -106,8 +107,9 @@ class Executor:
 
     def _release(self, flights: Sequence[Flight]) -> None:
         for flight in flights:
-            self._flights.end_without_slot(flight)
-            self._settle(flight, stopped(flight) if flight.stop else Released())
+            flight.outcome = stopped(flight) if flight.stop else Released()
+        self._flights.give_back(flights)
+        self._settle(flights)
 
     def interrupt(self) -> None:
         """Ends all handlers that still run, and gives their jobs back."""
@@ -121,37 +123,16 @@ class Executor:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _take_turns(self) -> None:
-        """Runs waiting jobs one after another, until one of them waits for something.
+        """Makes waiting calls one after another, until one of them waits for something.
 
-        From then on the task is that job's own, and another one takes the next: a job that waits for nothing costs
-        no task, and one that waits has its own, as if it had been given it at the start.
+        From then on the task, with its slot, is that call's own, and another task makes the next ones: a job that waits
+        for nothing costs no task, and one that waits has its own, as if it had been given it at the start.
         """
         task = self._taker
         assert task is not None
         pause_at = time.monotonic() + BURST_S
-        while self._taker is task and (call := self._flights.take()) is not None:
-            call.task = task
-            context = self._context.copy()
-            end: object
-            try:
-                work = self._begin_batch(call) if isinstance(call, Batch) else self._begin(call)
-                try:
-                    awaited = context.run(work.send, None)
-                except StopIteration as returned:
-                    end = returned.value
-                else:
-                    self._taker = None
-                    self.go_on()
-                    end = await in_context(context, work, awaited)
-            except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
-                end = error
-            call.task = None
-            if isinstance(call, Batch):
-                self._batches.discard(call)
-            unsettled = call.unsettled()
-            self._flights.end(call, len(unsettled))
-            for flight in unsettled:
-                self._settle(flight, DONE if end is None else self._judge.of(end, flight))
+        while self._taker is task and (lane := self._flights.take_slot()) is not None:
+            await self._make_calls(lane, task, pause_at)
             if task.cancelling():  # by the handler itself: the next one must not suffer for it
                 break
             if time.monotonic() > pause_at and self._taker is task:
@@ -159,6 +140,55 @@ class Executor:
                 pause_at = time.monotonic() + BURST_S
         if self._taker is task:
             self._taker = None
+
+    async def _make_calls(self, lane: Lane, task: "asyncio.Task[None]", pause_at: float) -> None:
+        """Makes the calls of one queue, in a slot that was taken for them. Other queues that wait come after each."""
+        ended: list[Flight] = []
+        alone = not self._flights.others_wait(lane)
+        while True:
+            call = lane.take()
+            context = self._context.copy()
+            end: object
+            try:
+                work = self._begin(call)
+                try:
+                    awaited = context.run(work.send, None)
+                except StopIteration as returned:
+                    end = returned.value
+                else:
+                    self._hand_in(lane, ended)
+                    ended = []
+                    self._taker = None
+                    self.go_on()
+                    call.task = task
+                    try:
+                        end = await in_context(context, work, awaited)
+                    finally:
+                        call.task = None
+            except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
+                end = error
+            if isinstance(call, Batch):
+                self._batches.discard(call)
+                ended += self._judged(call.unsettled(), end)
+            elif end is None:
+                call.outcome = DONE
+                ended.append(call)
+            else:
+                ended += self._judged([call], end)
+            if not (alone and lane.waiting and self._taker is task) or task.cancelling() or time.monotonic() > pause_at:
+                break
+        self._flights.free_slot(lane)
+        self._hand_in(lane, ended)
+
+    def _judged(self, flights: list[Flight], end: object) -> list[Flight]:
+        for flight in flights:
+            flight.outcome = DONE if end is None else self._judge.of(end, flight)
+        return flights
+
+    def _hand_in(self, lane: Lane, ended: Sequence[Flight]) -> None:
+        """These jobs have run: their outcomes are to be written."""
+        lane.ended(len(ended))
+        self._settle(ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
@@ -168,14 +198,16 @@ class Executor:
         if not self._tasks:
             self.idle.set()
 
-    def _begin(self, flight: Flight) -> Coroutine[Any, Any, Any]:
+    def _begin(self, flight: Call) -> Coroutine[Any, Any, Any]:
         """What is to be awaited for the handler's answer."""
         if flight.stop is not None:
             raise asyncio.CancelledError
+        if isinstance(flight, Batch):
+            return self._begin_batch(flight)
         handler = flight.handler
         if handler is None:
             raise Retry(f"no handler registered for kind: {flight.kind}")
-        arguments = handler.signature.load(_decode(flight.args)[0])
+        arguments = handler.signature.load(_decode(flight.args, 0)[0])
         if handler.signature.context_parameter is not None:
             flight.context = Context(flight.job, flight.attempt, functools.partial(self._note_progress, flight))
             arguments[handler.signature.context_parameter] = flight.context
@@ -184,11 +216,9 @@ class Executor:
             work = handler.function(**arguments)
         else:
             work = self._in_thread(functools.partial(handler.function, **arguments), flight)
-        return work if flight.limit is None else _within(*flight.limit, work)
+        return work if flight.limit_s is None else self._limited(work, flight)
 
     def _begin_batch(self, batch: Batch) -> Coroutine[Any, Any, Any]:
-        if batch.stop is not None:
-            raise asyncio.CancelledError
         self._release(batch.unwanted())
         self._batches.add(batch)
         jobs = batch.jobs(self._settle_one)
@@ -197,7 +227,11 @@ class Executor:
             work = batch.handler.function(jobs)
         else:
             work = self._in_thread(functools.partial(batch.handler.function, jobs), batch)
-        limit = batch.limit
+        return self._limited(work, batch)
+
+    @staticmethod
+    def _limited(work: Coroutine[Any, Any, Any], call: Call) -> Coroutine[Any, Any, Any]:
+        limit = call.limit
         return work if limit is None else _within(*limit, work)
 
     def _settle_one(self, batch: Batch, job_id: int, end: object) -> None:
@@ -207,8 +241,8 @@ class Executor:
             return
         flight = batch.settle(job_id)
         if flight is not None:
-            self._flights.end_without_slot(flight)
-            self._settle(flight, self._judge.of(end, flight))
+            flight.outcome = self._judge.of(end, flight)
+            self._hand_in(self._flights.lane(flight.queue), [flight])
 
     def _gatherer(self, queue: str, handler: Handler) -> Gatherer:
         place = (queue, handler.kind)

@@ -9,6 +9,7 @@ from awa_py.db import Record
 from awa_py.job import Job
 from awa_py.registry import Handler
 from awa_py.store.claim import claimed_job
+from awa_py.worker.outcome import AttemptOutcome
 
 OVERRAN = "it overran its time"
 
@@ -26,12 +27,15 @@ class Flight:
     """One claimed job on its way."""
 
     __slots__ = (
+        "args",
         "attempt",
         "context",
         "handler",
         "id",
         "kind",
         "lease",
+        "limit_s",
+        "outcome",
         "progress",
         "queue",
         "renewed_at",
@@ -48,20 +52,23 @@ class Flight:
         self.lease: int = row[1]
         self.kind: str = row[2]
         self.attempt: int = row[3]
+        self.args: str = row[4]  # as JSON
+        self.limit_s: float | None = row[5]  # how long the attempt may take, from the claim on
         self.queue = queue
         self.row = row
         self.handler = handler
         # On this process's monotonic clock, and never later than on the database's.
         self.waits_since = self.renewed_at = claimed_at
         self.context: Context | None = None
+        self.outcome: AttemptOutcome | None = None  # once it is settled
         self.progress: str | None = None
         self.stop: Stop | None = None
         self.task: asyncio.Task[None] | None = None  # while its handler runs, and nothing else runs in that task
         self.told: Callable[[Flight, Stop], None] | None = None  # what its batch does about it
 
-    def unsettled(self) -> "tuple[Flight, ...]":
+    def unsettled(self) -> "list[Flight]":
         """The jobs of this call whose outcome is open: itself."""
-        return (self,)
+        return [self]
 
     def tell(self, reason: Stop) -> None:
         """Tells the handler to stop, once: an asynchronous one is interrupted, a synchronous one has to look."""
@@ -76,19 +83,12 @@ class Flight:
             self.task.cancel()
 
     @property
-    def args(self) -> str:
-        """The arguments, as JSON."""
-        args: str = self.row[4]
-        return args
-
-    @property
     def limit(self) -> tuple[float, float] | None:
         """When the attempt must have ended, on this process's clock, and how long it may take; where there is a limit.
 
         It begins with the claim, not with the handler: that is when the database takes the job for overdue.
         """
-        limit_s: float | None = self.row[5]
-        return None if limit_s is None else (self.waits_since + limit_s, limit_s)
+        return None if self.limit_s is None else (self.waits_since + self.limit_s, self.limit_s)
 
     def is_abandoned(self) -> None:
         """Its thread cannot be interrupted: whoever looks there sees that its work is not wanted any more."""

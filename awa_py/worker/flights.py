@@ -7,7 +7,7 @@ may be on their way to the database, follows from the pace of the queue: none wh
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from awa_py.worker.batches import Batch
@@ -33,6 +33,21 @@ class Lane:
         self.unwritten = 0
         self.batch = 0  # how many jobs a batch takes, where the last claim brought nothing but batch jobs
         self.pace = Pace()
+
+    def may_take(self) -> bool:
+        """Whether a call waits that could have one of the queue's slots."""
+        return bool(self.waiting) and self.held < self.limit
+
+    def take(self) -> Call:
+        """The next call."""
+        call = self.waiting.popleft()
+        self.waiting_jobs -= call.size
+        return call
+
+    def ended(self, jobs: int) -> None:
+        """So many jobs have run, and their outcomes are to be written."""
+        self.pace.ended += jobs
+        self.unwritten += jobs
 
     def room(self, free: int) -> int:
         """How many jobs may be claimed where so many slots are free: ahead by the pace, or to fill a batch.
@@ -67,6 +82,9 @@ class Flights:
         lane = self._lanes[queue]
         return lane.pace.chunk() if lane.held or lane.waiting_jobs or lane.unwritten > 0 else 1
 
+    def lane(self, queue: str) -> Lane:
+        return self._lanes[queue]
+
     def held(self, queue: str) -> int:
         """How many slots the queue's jobs hold."""
         return self._lanes[queue].held
@@ -89,42 +107,40 @@ class Flights:
         """Leaves room for a batch of so many jobs to gather; 0 where the queue holds other jobs."""
         self._lanes[queue].batch = size
 
-    def take(self) -> Call | None:
-        """The next call that may be made, with its slot. Queues take turns."""
+    @property
+    def may_take(self) -> bool:
+        """Whether a call waits that could have a slot."""
+        return self._held < self._concurrency and any(map(Lane.may_take, self._turns))
+
+    def take_slot(self) -> Lane | None:
+        """A slot for the calls that wait there, where one can be had. Queues take turns."""
         if self._held >= self._concurrency:
             return None
         for _ in range(len(self._turns)):
             lane = self._turns[0]
             self._turns.rotate()
-            if lane.waiting and lane.held < lane.limit:
-                call = lane.waiting.popleft()
-                lane.waiting_jobs -= call.size
+            if lane.may_take():
                 lane.held += 1
                 self._held += 1
-                return call
+                return lane
         return None
 
-    @property
-    def may_take(self) -> bool:
-        """Whether a job waits that could have a slot."""
-        if self._held >= self._concurrency:
-            return False
-        return any(lane.waiting and lane.held < lane.limit for lane in self._turns)
+    def others_wait(self, lane: Lane) -> bool:
+        """Whether calls of another queue wait that could have a slot."""
+        return any(other is not lane and other.may_take() for other in self._turns)
 
-    def end(self, call: Call, unwritten: int) -> None:
-        """The handler has ended: the slot is free, so many outcomes are still to be written."""
-        lane = self._lanes[call.queue]
+    def free_slot(self, lane: Lane) -> None:
         lane.held -= 1
-        lane.unwritten += unwritten
-        lane.pace.ended += call.size
         self._held -= 1
 
-    def remove(self, flights: Iterable[Flight]) -> None:
-        """The outcomes are durable, or of no interest any more."""
+    def remove(self, flights: Sequence[Flight], counts: Mapping[str, int]) -> None:
+        """The outcomes are durable, or of no interest any more. `counts`: how many of each queue they are."""
+        for queue, count in counts.items():
+            self._lanes[queue].unwritten -= count
+        in_flight = self._flights
         for flight in flights:
-            self._lanes[flight.queue].unwritten -= 1
-            if self._flights.get(flight.id) is flight:  # not where it was claimed anew meanwhile
-                del self._flights[flight.id]
+            if in_flight.get(flight.id) is flight:  # not where it was claimed anew meanwhile
+                del in_flight[flight.id]
         self._freed()
 
     def take_back(self, since: float) -> list[Flight]:
@@ -132,15 +148,14 @@ class Flights:
         taken: list[Flight] = []
         for lane in self._turns:
             while lane.waiting and lane.waiting[0].waits_since < since:
-                call = lane.waiting.popleft()
-                lane.waiting_jobs -= call.size
+                taken += lane.take().unsettled()
                 lane.batch = 0  # calls take long: the next batch is claimed when there is a slot for it
-                taken += call.unsettled()
         return taken
 
-    def end_without_slot(self, flight: Flight) -> None:
-        """The job's outcome is to be written, and frees no slot: it had none, or the rest of its batch has it."""
-        self._lanes[flight.queue].unwritten += 1
+    def give_back(self, flights: Sequence[Flight]) -> None:
+        """These jobs have not run, and that is to be written."""
+        for flight in flights:
+            self._lanes[flight.queue].unwritten += 1
 
     def hold_until(self, call: Call, thread: "asyncio.Future[Any]") -> None:
         """Keeps one more slot until a thread that cannot be stopped ends by itself."""
@@ -152,8 +167,7 @@ class Flights:
         def ended(thread: "asyncio.Future[Any]") -> None:
             if not thread.cancelled() and thread.exception() is not None:
                 logger.info("%s: its thread ended at last, with %r", call, thread.exception())
-            lane.held -= 1
-            self._held -= 1
+            self.free_slot(lane)
             self.abandoned -= 1
             self._freed()
 

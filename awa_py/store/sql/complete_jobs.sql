@@ -1,9 +1,10 @@
 -- running → completed, or deleted where the queue keeps nothing. The lease guards each row.
--- $1 ids · $2 leases · $3 results, JSON or NULL · $4 whether completed jobs are kept by default
+-- $1 ids and $2 leases, as the texts of arrays · $3 results, JSON or NULL · $4 whether completed jobs are kept by default
+-- $5 how many they are
 -- Answers the ids that were ours, or NULL where all were.
 WITH ended AS (
     DELETE FROM awa.running r
-    USING unnest($1::bigint[], $2::int[], $3::text[]) AS done(id, lease, result)
+    USING unnest($1::text::bigint[], $2::text::int[], $3::text[]) AS done(id, lease, result)
     WHERE r.id = done.id AND r.lease = done.lease
     RETURNING r.*, done.result
 ),
@@ -15,4 +16,4 @@ kept AS (
                                         WHERE name = ended.queue AND completed_retention = '0')
                ELSE EXISTS (SELECT FROM awa.queues WHERE name = ended.queue AND completed_retention > '0') END
 )
-SELECT CASE WHEN count(*) = cardinality($1::bigint[]) THEN NULL ELSE coalesce(array_agg(id), '{}') END FROM ended
+SELECT CASE WHEN count(*) = $5 THEN NULL ELSE coalesce(array_agg(id), '{}') END FROM ended
