@@ -49,6 +49,6 @@ class PlainWriter:
             size = len(text) if text.isascii() else len(text.encode())
         except (KeyError, ValueError):
             return None
-        if size > limit or "\\u0000" in text or not self._needed <= given.keys():
+        if size > limit or "\\u0000" in text or not (len(given) == len(self._members) or self._needed <= given.keys()):
             return None
         return text

@@ -18,6 +18,8 @@ from awa_py.store.session import Session
 CHUNK_CHARACTERS = 64 * 1024
 QUOTE, DELIMITER = "\x01", "\x02"  # no JSON holds them: arguments go as they are
 
+USUAL = {"queue": "default", "priority": "2", "max_attempts": "25"}  # the columns' defaults
+
 
 @dataclass(frozen=True, slots=True)
 class Copied:
@@ -34,7 +36,8 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
     """
     reserved = await session.fetchrow("reserve_ids", len(jobs))
     assert reserved is not None
-    ids, now = reserved
+    first, last, listed, now = reserved
+    ids = listed or range(first, last + 1)
     terms = {id(job.terms): job.terms for job in jobs}
     later = {key: shared for key, shared in terms.items() if shared.run_at_from(now) > now}
     ready = {key: shared for key, shared in terms.items() if key not in later}
@@ -55,8 +58,8 @@ async def _copy(
 ) -> None:
     fields = {key: _fields(shared, table, now) for key, shared in terms.items()}
     columns = sorted({column for written in fields.values() for column in written})
-    # Where one of the jobs names its time, all must: NULL is not the default.
-    missing = {"run_at": now.isoformat()}
+    # What one of the jobs names, all must: NULL is not the default.
+    missing = USUAL | {"run_at": now.isoformat()}
     heads = {key: _head([(missing | written).get(column) for column in columns]) for key, written in fields.items()}
     await session.connection.copy_to_table(
         table,
@@ -88,12 +91,8 @@ async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, str]) -
 
 def _fields(terms: Terms, table: str, now: datetime) -> dict[str, str]:
     """The columns that these terms fill, as text; the others have defaults."""
-    fields = {
-        "kind": terms.kind,
-        "queue": terms.queue,
-        "priority": str(terms.priority),
-        "max_attempts": str(terms.max_attempts),
-    }
+    chosen = {"queue": terms.queue, "priority": str(terms.priority), "max_attempts": str(terms.max_attempts)}
+    fields = {"kind": terms.kind, **{name: text for name, text in chosen.items() if text != USUAL[name]}}
     if table == "scheduled":
         fields["state"] = State.SCHEDULED
     if table == "scheduled" or terms.run_at is not None:

@@ -11,7 +11,9 @@ import pytest
 
 from awa_py import App, InvalidJob, NewJob, State, Unique, migrate
 from awa_py.db import Database, Schema
+from awa_py.job import Terms
 from awa_py.producer import MANY
+from awa_py.store.copy import USUAL
 from awa_py.store.session import Session
 from tests.support import another_session, count, listen, states
 
@@ -48,6 +50,32 @@ async def test_ids_and_positions_follow_the_order_of_the_call(app: App, session:
     rows = await session.connection.fetch("SELECT id FROM awa.ready ORDER BY pos")
     assert [row["id"] for row in rows] == [job.id for job in jobs if job.state is State.AVAILABLE]
     assert await states(session) == {"available": 2 * MANY, "scheduled": MANY}
+
+
+async def test_calls_at_the_same_time_do_not_share_an_id(app: App, session: Session) -> None:
+    calls = await asyncio.gather(*(app.enqueue_many(many(app, 5_000)) for _ in range(4)))
+    for jobs in calls:
+        stored = await session.connection.fetch(
+            "SELECT id, args FROM awa.ready WHERE id = ANY ($1)", [j.id for j in jobs]
+        )
+        assert {row["id"]: json.loads(row["args"])["number"] for row in stored} == {
+            j.id: j.args["number"] for j in jobs
+        }
+    assert await states(session) == {"available": 4 * 5_000}
+
+
+async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session) -> None:
+    filled_in = (
+        "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef JOIN pg_attribute ON (attrelid, attnum) = (adrelid, adnum)"
+    )
+    for table in ("awa.ready", "awa.scheduled"):
+        for column, text in USUAL.items():
+            default = await session.connection.fetchval(
+                f"{filled_in} WHERE attrelid = $1::regclass AND attname = $2", table, column
+            )
+            assert default.removesuffix("::text").strip("'") == text
+    terms = Terms(kind="any")
+    assert {column: str(getattr(terms, column)) for column in USUAL} == USUAL
 
 
 async def test_the_answers_are_what_was_stored(app: App) -> None:
