@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format bench-peers clean
+.PHONY: demo test check format snapshot bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/awa demo
@@ -19,6 +19,10 @@ check: .venv/installed
 format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# after a new migration: what `awa doctor` expects to find in a database
+snapshot: .venv/installed
+	$(BIN)/python -m tests.snapshot
 
 # awa beside its peers, about 25 minutes; make bench-peers ARGS=--quick shows that it works
 bench-peers: .venv/installed

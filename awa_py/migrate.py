@@ -63,7 +63,7 @@ async def migrate(database: Database) -> list[Migration]:
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            version = await _version(connection, database.schema)
+            version = await current_version(connection, database.schema)
             _refuse_newer(version, database.schema)
             pending = [migration for migration in migrations() if migration.version > version]
             if version == 0:
@@ -82,7 +82,7 @@ async def status(database: Database) -> list[Step]:
     """Every known migration, with the time at which it was applied."""
     connection = await database.connect_or_explain("migrate")
     try:
-        version = await _version(connection, database.schema)
+        version = await current_version(connection, database.schema)
         _refuse_newer(version, database.schema)
         query = database.schema.put_into("SELECT version, applied_at FROM awa.schema_version")
         applied = {row["version"]: row["applied_at"] for row in await connection.fetch(query)} if version else {}
@@ -93,7 +93,7 @@ async def status(database: Database) -> list[Step]:
 
 async def check(connection: Connection, schema: Schema) -> None:
     """Raises a sentence that says what to do where the schema is not the one that this program needs."""
-    version = await _version(connection, schema)
+    version = await current_version(connection, schema)
     _refuse_newer(version, schema)
     if version == 0:
         raise SchemaMissing(f"the database has no schema {schema.name!r} of awa: run `awa migrate`")
@@ -115,7 +115,8 @@ def _text(migration: Migration, schema: Schema) -> str:
     return schema.put_into(migration.sql + applied)
 
 
-async def _version(connection: Connection, schema: Schema) -> int:
+async def current_version(connection: Connection, schema: Schema) -> int:
+    """The version of the schema that is there; 0: none is."""
     exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".schema_version')
     if exists is None:
         return 0

@@ -10,6 +10,7 @@ import typer
 from . import cluster, cron, enqueue, job, maintenance, migrate, queue, worker
 from .bench import command as bench
 from .demo.command import demo
+from .doctor import doctor
 from .environment import command, forget_blank_variables, front
 from .logs import LogLevel
 from .output import say
@@ -55,6 +56,7 @@ app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 command(app, "awa workers", panel=LOOK)(cluster.workers)
 command(app, "awa leader --json", panel=LOOK)(cluster.leader)
 command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
+command(app, "awa doctor", panel=LOOK)(doctor)
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ def print_fields(values: Fields) -> None:
     for name, value in values.items():
         lines: Sequence[Cell] = value if isinstance(value, list) else [value]
         for n, line in enumerate(line for line in lines if line not in (None, "")):
-            grid.add_row("" if n else name, _text(line))
+            grid.add_row("" if n else name, plain_text(line))
     show(grid)
 
 
@@ -111,6 +111,13 @@ def group(*parts: RenderableType) -> Group:
 
 def state_text(state: State) -> Text:
     return Text(state, style=_STATE_STYLES[state])
+
+
+def plain_text(value: Cell) -> Text:
+    """A value as text that cannot steer the terminal."""
+    if isinstance(value, Text):
+        return value
+    return Text("" if value is None else _printable(str(value)))
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
@@ -136,14 +143,8 @@ def compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _text(value: Cell) -> Text:
-    if isinstance(value, Text):
-        return value
-    return Text("" if value is None else _printable(str(value)))
-
-
 def _on_one_line(value: Cell) -> Text:
-    return _text(" ".join(value.split()) if isinstance(value, str) else value)
+    return plain_text(" ".join(value.split()) if isinstance(value, str) else value)
 
 
 def _printable(text: str) -> str:

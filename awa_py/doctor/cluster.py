@@ -1,0 +1,81 @@
+"""The processes: somebody leads, workers live, and what the leader has to do is done."""
+
+from datetime import timedelta
+
+from awa_py.doctor.finding import Notes
+from awa_py.doctor.patient import Patient
+from awa_py.store import election, waiting
+from awa_py.wording import count, relative, rough
+
+WORKERS = 1_000
+RUNNING_LOOKED_AT = 1_000
+GRACE = timedelta(seconds=60)
+START = "Start `awa worker` or `awa maintenance`."
+SEE_LEADER = "See the leader's log (`awa leader` says where it runs) for what stops it; restarting it elects another."
+
+
+async def check_leader(patient: Patient, notes: Notes) -> None:
+    """Somebody holds the leader's lock."""
+    leader = await election.get_leader(patient.session)
+    if leader is None:
+        notes.problem(None, "Nobody leads: nothing is promoted, rescued, scheduled or cleaned up.", START)
+        return
+    now = await patient.session.now()
+    notes.ok(f"{leader.hostname}:{leader.pid}, elected {relative(leader.elected_at - now)}")
+
+
+async def check_workers(patient: Patient, notes: Notes) -> None:
+    """The workers of the registry beat."""
+    staleness = patient.settings.heartbeat_staleness
+    workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
+    silent = [worker for worker in workers if worker.silent_s > staleness.total_seconds()]
+    for worker in silent:
+        notes.warning(
+            f"worker {worker.hostname}:{worker.pid}",
+            f"It has been silent for {rough(timedelta(seconds=worker.silent_s))}: it is dead, frozen or cut off.",
+            "Look for it on that host. Its jobs are given to others, and its row goes after "
+            f"{rough(10 * staleness)} of silence.",
+        )
+    if len(silent) == len(workers):
+        notes.warning(None, "No worker is alive.", "Start `awa worker`.")
+    notes.ok(f"{len(workers)} alive")
+
+
+async def check_overdue(patient: Patient, notes: Notes) -> None:
+    """Due jobs are promoted, deadlines enforced, abandoned jobs rescued."""
+    settings = patient.settings
+    arrears = await waiting.get_arrears(
+        patient.session,
+        look_at=RUNNING_LOOKED_AT,
+        staleness=settings.heartbeat_staleness,
+        grace=GRACE + settings.heartbeat_rescue_interval,
+    )
+    if _late(arrears.promotion_s, settings.promote_interval):
+        notes.problem(
+            "promotion",
+            f"A scheduled job was due {_long(arrears.promotion_s)} ago, and nobody made it available.",
+            f"{START} If somebody leads: {SEE_LEADER}",
+        )
+    if _late(arrears.deadline_s, settings.deadline_rescue_interval):
+        notes.problem(
+            "deadlines",
+            f"A running job has been past its deadline for {_long(arrears.deadline_s)}, and nobody ended it.",
+            f"{START} If somebody leads: {SEE_LEADER}",
+        )
+    if arrears.stale_jobs:
+        notes.problem(
+            "rescue",
+            f"{count(arrears.stale_jobs, 'running job')} lost its worker, and nobody rescued it."
+            if arrears.stale_jobs == 1
+            else f"{count(arrears.stale_jobs, 'running job')} lost their workers, and nobody rescued them.",
+            f"{START} If somebody leads: {SEE_LEADER}",
+        )
+    notes.ok("nothing is overdue")
+
+
+def _late(seconds: float | None, interval: timedelta) -> bool:
+    return seconds is not None and seconds > (GRACE + interval).total_seconds()
+
+
+def _long(seconds: float | None) -> str:
+    return rough(timedelta(seconds=seconds or 0.0))

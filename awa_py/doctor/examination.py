@@ -1,0 +1,101 @@
+"""The examination: one table of checks, each on its own, so that one that fails keeps no other from being made."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+
+from awa_py import migrate
+from awa_py.config import Settings
+from awa_py.db import LOST, Database, describe
+from awa_py.doctor import cluster, schema, server, vacuum, wiring, work
+from awa_py.doctor.finding import Finding, Notes
+from awa_py.doctor.patient import LONG_TRANSACTION, PATIENCE, Patient, connect_plainly
+from awa_py.errors import DatabaseUnavailable
+
+UNREADABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A name, and the function that looks."""
+
+    group: str
+    name: str
+    run: Callable[[Patient, Notes], Awaitable[None]]
+    needs_schema: bool = True
+    at_rest: bool = True  # in a read-only transaction
+
+
+CHECKS = (
+    Check("connection", "pooler", wiring.check_pooler, needs_schema=False, at_rest=False),
+    Check("connection", "listen", wiring.check_listen, needs_schema=False, at_rest=False),
+    Check("connection", "clock", wiring.check_clock, needs_schema=False, at_rest=False),
+    Check("server", "version", server.check_server, needs_schema=False),
+    Check("server", "settings", server.check_settings, needs_schema=False),
+    Check("server", "connections", server.check_connections, needs_schema=False),
+    Check("schema", "version", schema.check_version, needs_schema=False),
+    Check("schema", "objects", schema.check_objects),
+    Check("schema", "partitions", schema.check_partitions),
+    Check("vacuum", "transactions", vacuum.check_transactions, needs_schema=False),
+    Check("vacuum", "tables", vacuum.check_tables),
+    Check("cluster", "leader", cluster.check_leader),
+    Check("cluster", "workers", cluster.check_workers),
+    Check("cluster", "overdue", cluster.check_overdue),
+    Check("work", "queues", work.check_queues),
+    Check("work", "kinds", work.check_kinds),
+    Check("work", "schedules", work.check_schedules),
+)
+
+
+async def examine(
+    database: Database, settings: Settings, *, long_transaction: timedelta = LONG_TRANSACTION
+) -> list[Finding]:
+    """Looks at everything, changes nothing, and says what it found, check by check."""
+    connection = await connect_plainly(database)
+    try:
+        patient = Patient(
+            database=database,
+            settings=settings,
+            connection=connection,
+            shared=await wiring.is_shared(database, connection),
+            version=await migrate.current_version(connection, database.schema),
+            long_transaction=long_transaction,
+        )
+        checks = [check for check in CHECKS if patient.version or not check.needs_schema]
+        return [finding for check in checks for finding in await _run(check, patient)]
+    except LOST as error:
+        raise DatabaseUnavailable(f"the connection to the database broke: {describe(error)}") from error
+    finally:
+        connection.terminate()
+
+
+async def _run(check: Check, patient: Patient) -> list[Finding]:
+    notes = Notes(check.group, check.name)
+    try:
+        async with AsyncExitStack() as stack:
+            if check.at_rest:
+                await stack.enter_async_context(patient.at_rest())
+            await check.run(patient, notes)
+    except LOST:
+        raise
+    except asyncpg.QueryCanceledError:
+        notes.warning(
+            None,
+            f"Looking took longer than {PATIENCE.total_seconds():.0f} s, and was given up.",
+            "Mend what else is found here, above all long transactions and tables that are not vacuumed; try again.",
+        )
+    except asyncpg.InsufficientPrivilegeError as error:
+        name = patient.database.schema.name
+        notes.warning(
+            None,
+            f"This role may not look: {describe(error)}.",
+            f'GRANT USAGE ON SCHEMA "{name}" TO …; GRANT SELECT ON ALL TABLES IN SCHEMA "{name}" TO …;',
+        )
+    except UNREADABLE as error:
+        notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend the schema first.")
+    except asyncpg.PostgresError as error:
+        notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend what else is found here; try again.")
+    return notes.findings

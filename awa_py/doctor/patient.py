@@ -1,0 +1,63 @@
+"""Whom the checks examine, and how they touch it: in read-only transactions, for seconds at the most."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+
+from awa_py.config import Settings
+from awa_py.db import CONNECT_TIMEOUT_S, LOST, REFUSED, STEADY_PLANS, Database, OwnConnection, describe
+from awa_py.errors import DatabaseUnavailable
+from awa_py.store.session import Session
+
+LONG_TRANSACTION = timedelta(minutes=5)
+PATIENCE = timedelta(seconds=5)
+ANSWER_S = 30.0  # longer than PostgreSQL itself lets a statement take: silence means a dead connection
+
+# Names in definitions are complete where nothing is on the search path.
+_MANNERS = {
+    **STEADY_PLANS,
+    "search_path": "pg_catalog",
+    "statement_timeout": str(int(PATIENCE.total_seconds() * 1000)),
+    "lock_timeout": "1000",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """A database, looked at over a connection that works through any pooler too."""
+
+    database: Database
+    settings: Settings
+    connection: OwnConnection
+    shared: bool  # by a pooler in transaction mode
+    version: int  # of the schema; 0: there is none
+    long_transaction: timedelta
+
+    @property
+    def session(self) -> Session:
+        return Session(self.connection, self.database.schema)
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """A transaction that changes nothing, goes through indexes, and waits for nobody for long."""
+        async with self.connection.transaction(readonly=True):
+            for name, value in _MANNERS.items():
+                await self.connection.fetchval("SELECT set_config($1, $2, true)", name, value)
+            yield
+
+
+async def connect_plainly(database: Database) -> OwnConnection:
+    """A connection that asks for nothing that a pooler might refuse; or a sentence that says why there is none."""
+    try:
+        return await asyncpg.connect(
+            database.url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=ANSWER_S,
+            statement_cache_size=0,
+            server_settings={"application_name": "awa doctor"},
+        )
+    except (*LOST, *REFUSED, ValueError) as error:
+        raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error

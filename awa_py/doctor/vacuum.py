@@ -1,0 +1,119 @@
+"""What keeps tables small: short transactions, and a vacuum that comes."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from awa_py.db import Schema
+from awa_py.doctor.finding import Notes
+from awa_py.doctor.patient import Patient
+from awa_py.store import server as store
+from awa_py.store.server import OpenTransaction, TableHealth
+from awa_py.wording import count, rough
+
+SHOWN = 20
+YOUNG = 30  # times younger than a long one: idle, that is worth a notice already
+VERY_LONG = 12  # times a long one
+SLOT_LAG = 1_000_000  # transactions
+
+DEAD_ROWS = 10_000
+MANY_DEAD_ROWS = 1_000_000
+OVERDUE = 10  # times as many dead rows as autovacuum waits for …
+OVERDUE_S = 600.0  # … and it did not come for that long
+LARGE_BYTES = 256 * 1024**2
+BYTES_A_ROW = 4096
+MEBIBYTE = 1024**2
+
+
+async def check_transactions(patient: Patient, notes: Notes) -> None:
+    """Nobody holds a transaction open for long: what is deleted meanwhile stays, and everything slows down."""
+    limit = patient.long_transaction
+    for transaction in await store.list_old_transactions(patient.session, older_than=limit / YOUNG, limit=SHOWN):
+        _note_transaction(notes, transaction, limit)
+    for prepared in await store.list_prepared_transactions(patient.session, older_than=limit):
+        notes.problem(
+            f"prepared transaction {prepared.gid}",
+            f"{prepared.role} prepared it {rough(timedelta(seconds=prepared.open_s))} ago, and nobody ended it.",
+            f"COMMIT PREPARED '{prepared.gid}'; or ROLLBACK PREPARED '{prepared.gid}';",
+        )
+    for slot in await store.list_replication_slots(patient.session):
+        if not slot.active or slot.transactions > SLOT_LAG:
+            note = notes.warning if slot.active else notes.problem
+            note(
+                f"replication slot {slot.name}",
+                f"It keeps the rows of the last {count(slot.transactions, 'transaction')} from being vacuumed"
+                + (": a query runs for long on the standby." if slot.active else ", and nobody uses it."),
+                "End that query." if slot.active else f"SELECT pg_drop_replication_slot('{slot.name}');",
+            )
+    server = await store.get_server(patient.session)
+    if not server.sees_all:
+        notes.notice(
+            None,
+            f'The role "{server.role}" may not see what other roles\' sessions do: their transactions are not shown.',
+            f'GRANT pg_read_all_stats TO "{server.role}";',
+        )
+    notes.ok(f"none is older than {rough(limit)}")
+
+
+async def check_tables(patient: Patient, notes: Notes) -> None:
+    """Vacuum comes to the tables, and they are as large as their rows."""
+    judge_tables(await store.list_table_health(patient.session), patient.database.schema, notes)
+    notes.ok("vacuum keeps up with every table")
+
+
+def judge_tables(tables: Iterable[TableHealth], schema: Schema, notes: Notes) -> None:
+    """What is the matter with each."""
+    for table in tables:
+        about, full_name = f"table {table.name}", schema.put_into(f"awa.{table.name}")
+        if not table.autovacuum:
+            notes.problem(
+                about,
+                "Its autovacuum is switched off: it grows and slows down without end.",
+                f"ALTER TABLE {full_name} RESET (autovacuum_enabled);",
+            )
+        if _is_neglected(table):
+            note = notes.problem if table.dead > MANY_DEAD_ROWS else notes.warning
+            since = "never" if table.vacuumed_s is None else f"{rough(timedelta(seconds=table.vacuumed_s))} ago"
+            note(
+                about,
+                f"{count(table.dead, 'dead row')} beside {table.live:,} live ones; it was vacuumed {since}.",
+                f"VACUUM {full_name}; and see that autovacuum runs, and that no transaction is open for long.",
+            )
+        if table.counted and table.bytes > max(LARGE_BYTES, BYTES_A_ROW * table.live):
+            notes.warning(
+                about,
+                f"It takes {table.bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}.",
+                f"VACUUM FULL {full_name}; in a quiet minute: nobody can use the table meanwhile.",
+            )
+        if table.counted and table.index_bytes > max(LARGE_BYTES, BYTES_A_ROW * table.live):
+            notes.warning(
+                about,
+                f"Its indexes take {table.index_bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}.",
+                f"REINDEX TABLE CONCURRENTLY {full_name};",
+            )
+
+
+def _is_neglected(table: TableHealth) -> bool:
+    """Far more dead rows than autovacuum waits for, and it has not just been here."""
+    many = table.dead > max(DEAD_ROWS, OVERDUE * table.vacuum_from)
+    return many and (table.vacuumed_s is None or table.vacuumed_s > OVERDUE_S)
+
+
+def _note_transaction(notes: Notes, transaction: OpenTransaction, limit: timedelta) -> None:
+    open_for = timedelta(seconds=transaction.open_s)
+    if transaction.idle:
+        note = notes.problem if open_for >= limit else notes.notice
+    elif open_for >= limit:
+        note = notes.problem if open_for >= VERY_LONG * limit else notes.warning
+    else:
+        return  # it works, and not for long yet
+    who = f"{transaction.role} from {transaction.client}" + (
+        f' ("{transaction.application}")' if transaction.application else ""
+    )
+    does = "idle in its transaction" if transaction.idle else "at work in its transaction"
+    harm = "nothing that was deleted since can be vacuumed" if transaction.pins else "it keeps its locks"
+    note(
+        f"session {transaction.pid}",
+        f"{who} is {does}, for {rough(open_for)} now: {harm}.",
+        f"SELECT pg_terminate_backend({transaction.pid}); it rolls back. Against the next one: "
+        "idle_in_transaction_session_timeout.",
+    )

@@ -1,0 +1,135 @@
+"""The way to PostgreSQL: what stands in between, whether notifications come through, whether clocks agree."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+import asyncpg
+
+from awa_py.db import Connection, Database, OwnConnection
+from awa_py.doctor.finding import Notes
+from awa_py.doctor.patient import Patient, connect_plainly
+
+ROUND_TRIP_S = 5.0
+ASKED = 3
+SKEW_S = 1.0
+LARGE_SKEW_S = 60.0
+CROWDED = 0.1  # of the queue of notifications
+DIRECT = "Give awa a URL that leads to PostgreSQL itself, or to a pooler in session mode."
+
+
+async def check_pooler(patient: Patient, notes: Notes) -> None:
+    """Sessions are sessions: what one sets, locks or listens to stays with it."""
+    try:
+        connection = await patient.database.connect("doctor")
+    except asyncpg.PostgresError as error:
+        if "startup parameter" not in str(error):
+            raise
+        notes.problem("settings", "A pooler in between refuses the settings with which awa connects.", DIRECT)
+    else:
+        await connection.close()
+    if patient.shared:
+        notes.problem(
+            "transaction mode",
+            "A pooler in transaction mode stands in between: a session's next statement may reach another one. "
+            "LISTEN, the leader's lock and its time limits do not work.",
+            DIRECT,
+        )
+    behind = await _backend(patient.connection) != patient.connection.get_server_pid()
+    notes.ok("a pooler in session mode stands in between" if behind else "none in between")
+
+
+async def check_listen(patient: Patient, notes: Notes) -> None:
+    """What one session notifies, another one hears."""
+    if patient.shared:
+        # LISTEN would stay with whichever session the pooler chose, and with whoever gets it next.
+        notes.problem(None, "Not tried: a session that is shared cannot listen.", DIRECT)
+        return
+    heard = await _round_trip(patient)
+    if heard is None:
+        notes.problem(
+            None,
+            f"A notification did not come back within {ROUND_TRIP_S:.0f} s: workers find jobs by polling only.",
+            f"Look for what stands between here and PostgreSQL. {DIRECT}",
+        )
+    used = await patient.connection.fetchval("SELECT pg_notification_queue_usage()")
+    if used > CROWDED:
+        notes.problem(
+            "queue",
+            f"The server's queue of notifications is full to {used:.0%}; once it is, no enqueue can commit.",
+            "A listening session does not read, mostly one with a transaction open: see the long transactions.",
+        )
+    notes.ok("" if heard is None else f"a notification took {heard * 1000:.1f} ms")
+
+
+async def check_clock(patient: Patient, notes: Notes) -> None:
+    """This host's clock and the database's agree."""
+    offset_s, doubt_s = await measure_skew(patient.connection)
+    skew_s = max(0.0, abs(offset_s) - doubt_s)
+    if skew_s > SKEW_S:
+        note = notes.problem if skew_s > LARGE_SKEW_S else notes.warning
+        note(
+            None,
+            f"This host's clock is {abs(offset_s):.1f} s {'behind' if offset_s > 0 else 'ahead of'} the database's: "
+            "times that programs here work out themselves (run_at, deadlines) are off by as much.",
+            "Let NTP (chrony, systemd-timesyncd) run on both: `timedatectl`.",
+        )
+    notes.ok(f"within {max(abs(offset_s), doubt_s) * 1000:.1f} ms of the database's")
+
+
+async def is_shared(database: Database, first: OwnConnection) -> bool:
+    """Whether statements of one session reach different ones of PostgreSQL's."""
+    backends = {await _backend(first) for _ in range(ASKED)}
+    other = await connect_plainly(database)
+    try:
+        # A pooler lends to it what the first one used last. Where it has one session only, the first one now waits.
+        async with other.transaction():
+            theirs = await _backend(other)
+            async with asyncio.timeout(ROUND_TRIP_S):
+                backends |= {await _backend(first)}
+    except TimeoutError:
+        return True
+    finally:
+        await other.close()
+    return len(backends) > 1 or theirs in backends
+
+
+async def measure_skew(connection: Connection, clock: Callable[[], float] = time.time) -> tuple[float, float]:
+    """How many seconds the database's clock is ahead of this host's, and how far that may be wrong."""
+    offset_s, doubt_s = 0.0, float("inf")
+    for _ in range(ASKED):
+        sent = clock()
+        theirs = (await connection.fetchval("SELECT clock_timestamp()")).timestamp()
+        answered = clock()
+        if (answered - sent) / 2 < doubt_s:
+            offset_s, doubt_s = theirs - (sent + answered) / 2, (answered - sent) / 2
+    return offset_s, doubt_s
+
+
+async def _round_trip(patient: Patient) -> float | None:
+    """How many seconds a notification took from another session to ours; None: it did not come."""
+    channel = f"awa doctor {uuid4().hex}"
+    heard = asyncio.Event()
+
+    def hear(*_: object) -> None:
+        heard.set()
+
+    other = await connect_plainly(patient.database)
+    try:
+        await patient.connection.add_listener(channel, hear)
+        sent = time.monotonic()
+        await other.fetchval("SELECT pg_notify($1, '')", channel)
+        async with asyncio.timeout(ROUND_TRIP_S):
+            await heard.wait()
+        return time.monotonic() - sent
+    except TimeoutError:
+        return None
+    finally:
+        await patient.connection.remove_listener(channel, hear)
+        await other.close()
+
+
+async def _backend(connection: OwnConnection) -> int:
+    pid: int = await connection.fetchval("SELECT pg_backend_pid()")
+    return pid

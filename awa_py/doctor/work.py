@@ -1,0 +1,129 @@
+"""The work: queues have workers, kinds have handlers, schedules fire."""
+
+from datetime import UTC, datetime, timedelta
+
+from awa_py.doctor.finding import Notes
+from awa_py.doctor.patient import Patient
+from awa_py.errors import InvalidSchedule
+from awa_py.schedule import Schedule
+from awa_py.store import schedules, waiting
+from awa_py.store.schedules import ScheduleRow
+from awa_py.store.waiting import WaitingQueue
+from awa_py.wording import count, rough
+
+QUEUES = 1_000
+COUNT_TO = 101
+HEAD = 25  # jobs of each queue and priority, for their kinds
+WORKERS = 1_000
+LATE = timedelta(seconds=60)
+DEFAULT_QUEUE = "default"
+
+
+async def check_queues(patient: Patient, notes: Notes) -> None:
+    """Whatever waits has somebody who may take it."""
+    queues = await _waiting(patient)
+    for queue in queues:
+        if queue.paused:
+            _note_paused(notes, queue)
+        elif queue.workers == 0:
+            notes.problem(
+                f"queue {queue.name}",
+                f"{_jobs(queue)} ({rough(timedelta(seconds=queue.waited_s))} so far), and no live worker serves it.",
+                f"Start `awa worker APP -q {queue.name}`.",
+            )
+    if len(queues) == QUEUES:
+        notes.notice(
+            None, f"There are more than {QUEUES:,} queues with work; the others were not looked at.", "Nothing."
+        )
+    notes.ok(f"{count(len(queues), 'queue')} with work, all served" if queues else "nothing waits")
+
+
+async def check_kinds(patient: Patient, notes: Notes) -> None:
+    """Whatever waits has a handler in a live worker."""
+    served = [queue.name for queue in await _waiting(patient) if queue.workers]
+    staleness = patient.settings.heartbeat_staleness
+    for unserved in await waiting.list_unserved_kinds(patient.session, served, look_at=HEAD, staleness=staleness):
+        notes.problem(
+            f"kind {unserved.kind}",
+            f'No live worker of queue "{unserved.queue}" has a handler for it, and jobs wait.',
+            "Deploy a worker whose app declares it; or enqueue under the right name, and `awa job cancel` these.",
+        )
+    notes.ok("every kind that waits has a handler")
+
+
+async def check_schedules(patient: Patient, notes: Notes) -> None:
+    """Every schedule fires, and what it enqueues is known to somebody."""
+    rows = await schedules.list_schedules(patient.session)
+    now = await patient.session.now()
+    staleness_s = patient.settings.heartbeat_staleness.total_seconds()
+    workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
+    known = {
+        (queue, kind)
+        for worker in workers
+        if worker.silent_s <= staleness_s
+        for queue in worker.queues
+        for kind in worker.kinds
+    }
+    for row in rows:
+        _examine_schedule(notes, row, now)
+        queue = row.options.get("queue") or DEFAULT_QUEUE
+        if row.enabled and not row.paused and (queue, row.kind) not in known:
+            notes.warning(
+                f"schedule {row.name}",
+                f'No live worker of queue "{queue}" has a handler for its kind "{row.kind}": its jobs will wait.',
+                f"Deploy a worker whose app declares it; or `awa cron delete {row.name}`.",
+            )
+    notes.ok(f"{count(len(rows), 'schedule')}, all of which fire" if rows else "there are none")
+
+
+def _examine_schedule(notes: Notes, row: ScheduleRow, now: datetime) -> None:
+    about = f"schedule {row.name}"
+    mend = (
+        f"Correct it where it is declared (@app.cron, or `awa cron set {row.name} …`), or `awa cron delete {row.name}`."
+    )
+    try:
+        never = Schedule(row.expression, row.timezone).never_fires
+    except InvalidSchedule as error:
+        notes.problem(about, f"It never fires: {error}.", mend)
+        return
+    if never:
+        notes.problem(about, f'It never fires: no date fits "{row.expression}".', mend)
+    elif not row.enabled:
+        # Its last error may quote arguments: they are not for this page.
+        notes.problem(
+            about,
+            "It is switched off, since its job could not be enqueued.",
+            f"`awa cron show {row.name}` says why. {mend}",
+        )
+    elif row.paused:
+        notes.notice(about, "It is paused.", f"`awa cron resume {row.name}`")
+    elif row.next_at is not None and now - row.next_at > LATE:
+        notes.problem(
+            about,
+            f"It should have fired {rough(now - row.next_at)} ago.",
+            "See whether somebody leads, and the leader's log.",
+        )
+
+
+def _note_paused(notes: Notes, queue: WaitingQueue) -> None:
+    if queue.paused_until is None:
+        notes.problem(f"queue {queue.name}", f"It is paused, and {_jobs(queue)}.", f"`awa queue resume {queue.name}`")
+    else:
+        until = f"{queue.paused_until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        notes.warning(
+            f"queue {queue.name}",
+            f"It is paused until {until}, and {_jobs(queue)}.",
+            f"Wait, or `awa queue resume {queue.name}`.",
+        )
+
+
+def _jobs(queue: WaitingQueue) -> str:
+    if queue.jobs >= COUNT_TO:
+        return f"more than {COUNT_TO - 1} jobs wait"
+    return f"{count(queue.jobs, 'job')} {'waits' if queue.jobs == 1 else 'wait'}"
+
+
+async def _waiting(patient: Patient) -> list[WaitingQueue]:
+    return await waiting.list_waiting_queues(
+        patient.session, limit=QUEUES, count_to=COUNT_TO, staleness=patient.settings.heartbeat_staleness
+    )

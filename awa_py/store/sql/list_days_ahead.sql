@@ -1,0 +1,16 @@
+-- The days (UTC) from today on, the name of each one's partition, and whether it is there and attached.
+-- $1 how many days after today
+WITH attached AS (
+    SELECT child.relname
+    FROM pg_inherits
+    JOIN pg_class child ON child.oid = inhrelid
+    JOIN pg_class parent ON parent.oid = inhparent
+    JOIN pg_namespace n ON n.oid = parent.relnamespace
+    WHERE n.nspname = 'awa' AND parent.relname = 'completed'
+)
+SELECT day, name, EXISTS (SELECT FROM attached WHERE relname = name) AS attached,
+       EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = 'awa' AND c.relname = name) AS there
+FROM (SELECT day, 'completed_' || to_char(day, 'YYYYMMDD') AS name
+      FROM (SELECT (now() AT TIME ZONE 'UTC')::date + g AS day FROM generate_series(0, $1::int) AS g) AS days) AS named
+ORDER BY day

@@ -1,0 +1,19 @@
+-- The kinds among the next in line of these queues that no live worker of their queue knows. They gather there, since
+-- workers pass them by.
+-- $1 queues · $2 how many jobs to look at, of each queue and priority · $3 staleness
+WITH heads AS MATERIALIZED (
+    SELECT head.queue, head.kind
+    FROM unnest($1::text[]) AS wanted(queue)
+    CROSS JOIN unnest('{1,2,3,4}'::smallint[]) AS level(priority)
+    CROSS JOIN LATERAL (
+        SELECT queue, kind FROM awa.ready
+        WHERE queue = wanted.queue AND priority = level.priority
+        ORDER BY pos LIMIT $2) AS head
+)
+SELECT queue, kind, count(*)::int AS jobs
+FROM heads
+WHERE NOT EXISTS (SELECT FROM awa.workers w
+                  WHERE w.heartbeat_at > now() - $3::interval
+                    AND heads.queue = ANY (w.queues) AND heads.kind = ANY (w.kinds))
+GROUP BY queue, kind
+ORDER BY queue, kind

@@ -1,0 +1,19 @@
+-- The queues that have something ready, how much of it up to a limit, how long the next in line has waited, whether an
+-- operator paused them, and how many live workers serve them. From queue to queue by index, over whatever lies between.
+-- $1 how many queues at the most · $2 up to how many jobs to count · $3 staleness: workers silent for longer are dead
+WITH RECURSIVE walk AS (
+    (SELECT queue FROM awa.ready ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM awa.ready WHERE queue > walk.queue ORDER BY queue LIMIT 1) FROM walk
+    WHERE walk.queue IS NOT NULL
+),
+named AS MATERIALIZED (SELECT queue FROM walk WHERE queue IS NOT NULL LIMIT $1)
+SELECT named.queue AS name,
+       (SELECT count(*) FROM (SELECT FROM awa.ready WHERE queue = named.queue LIMIT $2) AS first_ones)::int AS jobs,
+       (SELECT extract(epoch FROM now() - run_at)::float8 FROM awa.ready
+        WHERE queue = named.queue ORDER BY priority, pos LIMIT 1) AS waited_s,
+       coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
+       (SELECT count(*) FROM awa.workers w
+        WHERE w.heartbeat_at > now() - $3::interval AND named.queue = ANY (w.queues))::int AS workers
+FROM named LEFT JOIN awa.queues q ON q.name = named.queue
+ORDER BY named.queue

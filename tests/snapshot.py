@@ -1,0 +1,49 @@
+"""`make snapshot` writes schema/snapshot.json: the schema as the migrations make it, for `awa doctor` to compare."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from awa_py import Settings, migrate
+from awa_py.db import Database, Schema
+from awa_py.doctor.patient import LONG_TRANSACTION, Patient, connect_plainly
+from awa_py.doctor.schema import read_catalog
+from awa_py.embedded import EmbeddedPostgres
+from awa_py.store.catalog import Catalog
+
+FILE = Path(__file__).parents[1] / "schema" / "snapshot.json"
+
+
+def text(catalog: Catalog) -> str:
+    return json.dumps(catalog, indent=1, ensure_ascii=False) + "\n"
+
+
+async def take(database: Database) -> Catalog:
+    """What there is in a database, with functions as the migrations write them."""
+    connection = await connect_plainly(database)
+    try:
+        patient = Patient(
+            database=database,
+            settings=Settings(),
+            connection=connection,
+            shared=False,
+            version=await migrate.current_version(connection, database.schema),
+            long_transaction=LONG_TRANSACTION,
+        )
+        async with patient.at_rest():
+            catalog = await read_catalog(patient)
+    finally:
+        await connection.close()
+    catalog["function"] = {name: body.replace('"awa".', "awa.") for name, body in catalog["function"].items()}
+    return catalog
+
+
+async def _of_a_fresh_one(url: str) -> Catalog:
+    database = Database(url, Schema())
+    await migrate.migrate(database)
+    return await take(database)
+
+
+if __name__ == "__main__":
+    with EmbeddedPostgres(settings={"fsync": "off"}) as server:
+        FILE.write_text(text(asyncio.run(_of_a_fresh_one(server.url))), encoding="utf-8")
