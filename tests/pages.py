@@ -19,6 +19,10 @@ class Touched:
     def total(self) -> int:
         return sum(self.blocks.values())
 
+    def of(self, table: str) -> int:
+        """Of the table and its indexes, which are named after it."""
+        return sum(number for name, number in self.blocks.items() if name.startswith(table))
+
 
 @asynccontextmanager
 async def undone(session: Session) -> AsyncIterator[Callable[[], Awaitable[Touched]]]:

@@ -26,7 +26,6 @@ async def take(database: Database) -> Catalog:
             database=database,
             settings=Settings(),
             connection=connection,
-            shared=False,
             version=await migrate.current_version(connection, database.schema),
             long_transaction=LONG_TRANSACTION,
         )

@@ -1,6 +1,6 @@
 """The examination: one table of checks, each on its own, so that one that fails keeps no other from being made."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,8 +9,9 @@ import asyncpg
 
 from awa_py import migrate
 from awa_py.config import Settings
-from awa_py.db import LOST, Database, describe
-from awa_py.doctor import cluster, schema, server, vacuum, wiring, work
+from awa_py.db import LOST, Connection, Database, Schema, describe
+from awa_py.doctor import cluster, server, vacuum, wiring, work
+from awa_py.doctor import schema as schema_checks
 from awa_py.doctor.finding import Finding, Notes
 from awa_py.doctor.patient import LONG_TRANSACTION, PATIENCE, Patient, connect_plainly
 from awa_py.errors import DatabaseUnavailable
@@ -36,9 +37,9 @@ CHECKS = (
     Check("server", "version", server.check_server, needs_schema=False),
     Check("server", "settings", server.check_settings, needs_schema=False),
     Check("server", "connections", server.check_connections, needs_schema=False),
-    Check("schema", "version", schema.check_version, needs_schema=False),
-    Check("schema", "objects", schema.check_objects),
-    Check("schema", "partitions", schema.check_partitions),
+    Check("schema", "version", schema_checks.check_version, needs_schema=False),
+    Check("schema", "objects", schema_checks.check_objects),
+    Check("schema", "partitions", schema_checks.check_partitions),
     Check("vacuum", "transactions", vacuum.check_transactions, needs_schema=False),
     Check("vacuum", "tables", vacuum.check_tables),
     Check("cluster", "leader", cluster.check_leader),
@@ -51,25 +52,35 @@ CHECKS = (
 
 
 async def examine(
-    database: Database, settings: Settings, *, long_transaction: timedelta = LONG_TRANSACTION
+    database: Database,
+    settings: Settings,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    long_transaction: timedelta = LONG_TRANSACTION,
 ) -> list[Finding]:
-    """Looks at everything, changes nothing, and says what it found, check by check."""
+    """Looks, changes nothing, and says what it found, check by check."""
     connection = await connect_plainly(database)
     try:
         patient = Patient(
             database=database,
             settings=settings,
             connection=connection,
-            shared=await wiring.is_shared(database, connection),
-            version=await migrate.current_version(connection, database.schema),
+            version=await _version(connection, database.schema),
             long_transaction=long_transaction,
         )
-        checks = [check for check in CHECKS if patient.version or not check.needs_schema]
-        return [finding for check in checks for finding in await _run(check, patient)]
+        possible = [check for check in checks if patient.version or not check.needs_schema]
+        return [finding for check in possible for finding in await _run(check, patient)]
     except LOST as error:
         raise DatabaseUnavailable(f"the connection to the database broke: {describe(error)}") from error
     finally:
         connection.terminate()
+
+
+async def _version(connection: Connection, schema: Schema) -> int:
+    try:
+        return await migrate.current_version(connection, schema)
+    except asyncpg.InsufficientPrivilegeError:
+        return 0  # the check of the version says so
 
 
 async def _run(check: Check, patient: Patient) -> list[Finding]:

@@ -17,7 +17,7 @@ PATIENCE = timedelta(seconds=5)
 ANSWER_S = 30.0  # longer than PostgreSQL itself lets a statement take: silence means a dead connection
 
 # Names in definitions are complete where nothing is on the search path.
-_MANNERS = {
+MANNERS = {
     **STEADY_PLANS,
     "search_path": "pg_catalog",
     "statement_timeout": str(int(PATIENCE.total_seconds() * 1000)),
@@ -32,8 +32,7 @@ class Patient:
     database: Database
     settings: Settings
     connection: OwnConnection
-    shared: bool  # by a pooler in transaction mode
-    version: int  # of the schema; 0: there is none
+    version: int  # of the schema; 0: there is none, or none that this role may see
     long_transaction: timedelta
 
     @property
@@ -44,8 +43,11 @@ class Patient:
     async def at_rest(self) -> AsyncIterator[None]:
         """A transaction that changes nothing, goes through indexes, and waits for nobody for long."""
         async with self.connection.transaction(readonly=True):
-            for name, value in _MANNERS.items():
-                await self.connection.fetchval("SELECT set_config($1, $2, true)", name, value)
+            await self.connection.execute(
+                "SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS manners(name, value)",
+                list(MANNERS),
+                list(MANNERS.values()),
+            )
             yield
 
 

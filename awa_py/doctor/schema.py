@@ -9,7 +9,7 @@ from awa_py.db import Schema
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient
 from awa_py.maintenance.cleanup import DAYS_AHEAD
-from awa_py.migrate import needed_version
+from awa_py.migrate import current_version, needed_version
 from awa_py.store import catalog as store
 from awa_py.store.catalog import Catalog, Day
 from awa_py.wording import count
@@ -22,7 +22,8 @@ MEND = "Find out who changed it; `awa migrate --sql` prints the schema as it sho
 
 async def check_version(patient: Patient, notes: Notes) -> None:
     """The schema is the one that this program needs."""
-    name, here, needed = patient.database.schema.name, patient.version, needed_version()
+    schema = patient.database.schema
+    name, here, needed = schema.name, await current_version(patient.connection, schema), needed_version()
     if here == 0:
         notes.problem(name, f'The database has no schema "{name}" of awa.', f"{MIGRATE}; or name another --schema.")
     elif here < needed:
@@ -56,8 +57,8 @@ async def check_objects(patient: Patient, notes: Notes) -> None:
             f"It is not valid: queries on {table} cannot use it.",
             f'REINDEX INDEX CONCURRENTLY "{schema.name}".{index};',
         )
-    tables, indexes, functions = (len(expected[part]) for part in ("table", "index", "function"))
-    notes.ok(f"{tables} tables, {indexes} indexes and {functions} functions are as they should be")
+    relations, indexes, functions = (len(expected[part]) for part in ("table", "index", "function"))
+    notes.ok(f"{relations} relations, {indexes} indexes and {functions} functions are as they should be")
 
 
 async def check_partitions(patient: Patient, notes: Notes) -> None:
@@ -102,7 +103,7 @@ async def read_catalog(patient: Patient) -> Catalog:
     pattern = re.compile(rf'(?<![\w"]){re.escape(quoted)}\.(?=[\w"])')
     return {
         part: {
-            pattern.sub("awa.", name): definition if part == "function" else pattern.sub("awa.", definition)
+            name: definition if part == "function" else pattern.sub("awa.", definition)
             for name, definition in definitions.items()
         }
         for part, definitions in (await store.list_catalog(patient.session)).items()

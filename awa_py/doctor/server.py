@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from awa_py import duration
+from awa_py.config import Settings
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient
 from awa_py.store import server as store
@@ -49,12 +50,13 @@ async def check_server(patient: Patient, notes: Notes) -> None:
 
 async def check_settings(patient: Patient, notes: Notes) -> None:
     """No setting of the server, the database or the role endangers jobs."""
-    judge_settings(await store.list_server_settings(patient.session, SETTINGS), notes, patient)
+    found = await store.list_server_settings(patient.session, SETTINGS)
+    judge_settings(found, patient.settings, notes)
     notes.ok("nothing that endangers jobs")
 
 
-def judge_settings(settings: Mapping[str, str], notes: Notes, patient: Patient) -> None:
-    """What these settings mean for a queue."""
+def judge_settings(settings: Mapping[str, str], ours: Settings, notes: Notes) -> None:
+    """What PostgreSQL's settings mean for a queue with these of its own."""
     for name in ("fsync", "full_page_writes"):
         if settings.get(name) == "off":
             notes.problem(
@@ -82,7 +84,7 @@ def judge_settings(settings: Mapping[str, str], notes: Notes, patient: Patient) 
             "Find where it is set (server, database or role), and reset it: ALTER ROLE … RESET "
             "default_transaction_read_only;",
         )
-    beat = 2 * patient.settings.heartbeat_interval
+    beat = 2 * ours.heartbeat_interval
     _note_short(notes, settings, "idle_session_timeout", beat, "workers' sessions are ended while they wait")
     _note_short(notes, settings, "statement_timeout", SHORT_STATEMENT, "large enqueues and cleanups may fail")
     _note_short(

@@ -7,7 +7,7 @@ from awa_py.db import Schema
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient
 from awa_py.store import server as store
-from awa_py.store.server import OpenTransaction, TableHealth
+from awa_py.store.server import OpenTransaction, ReplicationSlot, TableHealth
 from awa_py.wording import count, rough
 
 SHOWN = 20
@@ -35,15 +35,7 @@ async def check_transactions(patient: Patient, notes: Notes) -> None:
             f"{prepared.role} prepared it {rough(timedelta(seconds=prepared.open_s))} ago, and nobody ended it.",
             f"COMMIT PREPARED '{prepared.gid}'; or ROLLBACK PREPARED '{prepared.gid}';",
         )
-    for slot in await store.list_replication_slots(patient.session):
-        if not slot.active or slot.transactions > SLOT_LAG:
-            note = notes.warning if slot.active else notes.problem
-            note(
-                f"replication slot {slot.name}",
-                f"It keeps the rows of the last {count(slot.transactions, 'transaction')} from being vacuumed"
-                + (": a query runs for long on the standby." if slot.active else ", and nobody uses it."),
-                "End that query." if slot.active else f"SELECT pg_drop_replication_slot('{slot.name}');",
-            )
+    judge_slots(await store.list_replication_slots(patient.session), notes)
     server = await store.get_server(patient.session)
     if not server.sees_all:
         notes.notice(
@@ -52,6 +44,17 @@ async def check_transactions(patient: Patient, notes: Notes) -> None:
             f'GRANT pg_read_all_stats TO "{server.role}";',
         )
     notes.ok(f"none is older than {rough(limit)}")
+
+
+def judge_slots(slots: Iterable[ReplicationSlot], notes: Notes) -> None:
+    """Slots that nobody uses, and those whose standby is far behind."""
+    for slot in slots:
+        about = f"replication slot {slot.name}"
+        says = f"It keeps the rows of the last {count(slot.transactions, 'transaction')} from being vacuumed"
+        if not slot.active:
+            notes.problem(about, f"{says}, and nobody uses it.", f"SELECT pg_drop_replication_slot('{slot.name}');")
+        elif slot.transactions > SLOT_LAG:
+            notes.warning(about, f"{says}: a query runs for long on its standby.", "End that query.")
 
 
 async def check_tables(patient: Patient, notes: Notes) -> None:

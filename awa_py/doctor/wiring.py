@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import asyncpg
 
-from awa_py.db import Connection, Database, OwnConnection
+from awa_py.db import Connection, OwnConnection
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient, connect_plainly
 
@@ -29,7 +29,7 @@ async def check_pooler(patient: Patient, notes: Notes) -> None:
         notes.problem("settings", "A pooler in between refuses the settings with which awa connects.", DIRECT)
     else:
         await connection.close()
-    if patient.shared:
+    if await is_shared(patient):
         notes.problem(
             "transaction mode",
             "A pooler in transaction mode stands in between: a session's next statement may reach another one. "
@@ -42,7 +42,7 @@ async def check_pooler(patient: Patient, notes: Notes) -> None:
 
 async def check_listen(patient: Patient, notes: Notes) -> None:
     """What one session notifies, another one hears."""
-    if patient.shared:
+    if await is_shared(patient):
         # LISTEN would stay with whichever session the pooler chose, and with whoever gets it next.
         notes.problem(None, "Not tried: a session that is shared cannot listen.", DIRECT)
         return
@@ -65,7 +65,11 @@ async def check_listen(patient: Patient, notes: Notes) -> None:
 
 async def check_clock(patient: Patient, notes: Notes) -> None:
     """This host's clock and the database's agree."""
-    offset_s, doubt_s = await measure_skew(patient.connection)
+    judge_clock(*await measure_skew(patient.connection), notes)
+
+
+def judge_clock(offset_s: float, doubt_s: float, notes: Notes) -> None:
+    """What such a difference means."""
     skew_s = max(0.0, abs(offset_s) - doubt_s)
     if skew_s > SKEW_S:
         note = notes.problem if skew_s > LARGE_SKEW_S else notes.warning
@@ -78,11 +82,11 @@ async def check_clock(patient: Patient, notes: Notes) -> None:
     notes.ok(f"within {max(abs(offset_s), doubt_s) * 1000:.1f} ms of the database's")
 
 
-async def is_shared(database: Database, first: OwnConnection) -> bool:
+async def is_shared(patient: Patient) -> bool:
     """Whether statements of one session reach different ones of PostgreSQL's."""
-    backends = {await _backend(first) for _ in range(ASKED)}
-    other = await connect_plainly(database)
+    first, other = patient.connection, await connect_plainly(patient.database)
     try:
+        backends = {await _backend(first) for _ in range(ASKED)}
         # A pooler lends to it what the first one used last. Where it has one session only, the first one now waits.
         async with other.transaction():
             theirs = await _backend(other)

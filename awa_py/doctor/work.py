@@ -33,7 +33,9 @@ async def check_queues(patient: Patient, notes: Notes) -> None:
             )
     if len(queues) == QUEUES:
         notes.notice(
-            None, f"There are more than {QUEUES:,} queues with work; the others were not looked at.", "Nothing."
+            None,
+            f"There are more than {QUEUES:,} queues with work; the others were not looked at.",
+            "`awa queue list` shows all.",
         )
     notes.ok(f"{count(len(queues), 'queue')} with work, all served" if queues else "nothing waits")
 
@@ -48,7 +50,7 @@ async def check_kinds(patient: Patient, notes: Notes) -> None:
             f'No live worker of queue "{unserved.queue}" has a handler for it, and jobs wait.',
             "Deploy a worker whose app declares it; or enqueue under the right name, and `awa job cancel` these.",
         )
-    notes.ok("every kind that waits has a handler")
+    notes.ok("every kind that waits where workers are has a handler")
 
 
 async def check_schedules(patient: Patient, notes: Notes) -> None:

@@ -1,0 +1,548 @@
+"""`awa doctor` finds what is planted, and finds it no more once it is mended the way it says."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from awa_py import DatabaseUnavailable, Settings, migrate
+from awa_py.db import Connection, Database, Schema
+from awa_py.doctor import CHECKS, Finding, Level, examine, patient
+from awa_py.doctor.schema import snapshot
+from awa_py.migrate import Migration, migrations
+from awa_py.store import election, queues, schedules
+from awa_py.store.heartbeat import WorkerInfo, beat_worker
+from awa_py.store.session import Session
+from tests.integration.test_migrate import with_user
+from tests.snapshot import FILE, take, text
+from tests.support import (
+    OWNER,
+    ago,
+    another_session,
+    eventually,
+    insert,
+    insert_completed,
+    insert_queue,
+    insert_running,
+    new_owner,
+    put_one,
+    seconds,
+)
+
+pytestmark = pytest.mark.integration
+
+SECRET = "s3cr3t-0f-4-j0b"
+ADVISED = re.compile(r"`(awa [^`]*)`")
+
+
+async def look(database: Database, *checks: str, **options: Any) -> list[Finding]:
+    """What these checks find, but for what is well."""
+    chosen = [check for check in CHECKS if f"{check.group}.{check.name}" in checks]
+    assert len(chosen) == len(checks)
+    found = await examine(database, Settings(), checks=chosen, **options)
+    assert "Cannot be looked at" not in str(found)
+    return [each for each in found if each.level is not Level.OK]
+
+
+async def only(database: Database, check: str, **options: Any) -> Finding:
+    (finding,) = await look(database, check, **options)
+    assert finding.do
+    return finding
+
+
+async def mend(session: Session, finding: Finding) -> None:
+    """Does what the finding says, which is SQL."""
+    assert finding.do is not None
+    await session.connection.execute(finding.do)
+
+
+async def serve(session: Session, *queue_names: str, kinds: tuple[str, ...] = ("work",)) -> None:
+    """A worker in the registry that does nothing."""
+    worker = WorkerInfo(
+        id=new_owner(), hostname="h", pid=7, version="1", queues=queue_names, kinds=kinds, concurrency=1
+    )
+    await beat_worker(session, worker)
+
+
+class TestSchema:
+    async def test_the_snapshot_is_what_the_migrations_make(self, database: Database) -> None:
+        assert text(await take(database)) == FILE.read_text(encoding="utf-8"), "the schema changed: run `make snapshot`"
+
+    @pytest.mark.parametrize("name", ["awa", "My Jobs", "jobs", "default", "user"])
+    async def test_a_fresh_schema_of_any_name_is_as_it_should_be(self, fresh_database_url: str, name: str) -> None:
+        database = Database(fresh_database_url, Schema(name))
+        await migrate.migrate(database)
+        assert await look(database, "schema.version", "schema.objects", "schema.partitions") == []
+
+    @pytest.mark.parametrize("name", ["ready_order", "scheduled_run_at", "completed_id", "listening_worker"])
+    async def test_a_dropped_index(self, session: Session, database: Database, name: str) -> None:
+        await session.connection.execute(f"DROP INDEX awa.{name}")
+        finding = await only(database, "schema.objects")
+        assert (finding.level, finding.about) == (Level.PROBLEM, f"index {name}")
+        assert finding.do is not None
+        assert re.match(rf'CREATE (UNIQUE )?INDEX (CONCURRENTLY )?{name} ON "awa"\.', finding.do)
+        await mend(session, finding)
+        assert await look(database, "schema.objects") == []
+
+    async def test_a_dropped_index_in_a_schema_of_another_name(self, fresh_database_url: str) -> None:
+        database = Database(fresh_database_url, Schema("My Jobs"))
+        await migrate.migrate(database)
+        async with another_session(database) as session:
+            await session.connection.execute('DROP INDEX "My Jobs".ready_order')
+            await mend(session, await only(database, "schema.objects"))
+        assert await look(database, "schema.objects") == []
+
+    async def test_an_index_of_the_right_name_over_other_columns(self, session: Session, database: Database) -> None:
+        await session.connection.execute("DROP INDEX awa.ready_order; CREATE INDEX ready_order ON awa.ready (queue)")
+        finding = await only(database, "schema.objects")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "index ready_order")
+        assert "not as the migrations made it" in finding.says
+
+    async def test_an_index_that_is_not_valid(self, session: Session, database: Database) -> None:
+        await session.connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'awa.dead_queue'::regclass"
+        )
+        finding = await only(database, "schema.objects")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "index dead_queue")
+        await mend(session, finding)
+        assert await look(database, "schema.objects") == []
+
+    @pytest.mark.parametrize(
+        "name", ["ready.ready_pkey", "ready.priority_is_1_to_4", "listening.listening_worker_id_fkey"]
+    )
+    async def test_a_dropped_constraint(self, session: Session, database: Database, name: str) -> None:
+        table, _, constraint = name.partition(".")
+        await session.connection.execute(f"ALTER TABLE awa.{table} DROP CONSTRAINT {constraint}")
+        finding = await only(database, "schema.objects")
+        assert (finding.level, finding.about) == (Level.PROBLEM, f"constraint {name}")
+        await mend(session, finding)
+        assert await look(database, "schema.objects") == []
+
+    @pytest.mark.parametrize(
+        ("damage", "about"),
+        [
+            ("DROP TABLE awa.cron", "table cron"),
+            ("ALTER TABLE awa.workers DROP COLUMN version", "column workers.version"),
+            ("ALTER TABLE awa.workers ALTER pid TYPE bigint", "column workers.pid"),
+            ("ALTER TABLE awa.ready ALTER pos DROP DEFAULT", "column ready.pos"),
+            ("DROP FUNCTION awa.make_partitions", "function make_partitions(days_ahead integer)"),
+            (
+                "CREATE OR REPLACE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void LANGUAGE sql "
+                "AS 'SELECT NULL::void'",
+                "function wake(ready_queues text[], due timestamp with time zone)",
+            ),
+        ],
+    )
+    async def test_other_damage(self, session: Session, database: Database, damage: str, about: str) -> None:
+        await session.connection.execute(damage)
+        finding = await only(database, "schema.objects")
+        assert (finding.level, finding.about) == (Level.PROBLEM, about)
+        assert "awa migrate --sql" in (finding.do or "")
+
+    async def test_somebodys_own_index_and_trigger_are_worth_a_notice(
+        self, session: Session, database: Database
+    ) -> None:
+        await session.connection.execute("CREATE INDEX mine ON awa.running (heartbeat_at)")
+        await session.connection.execute(
+            "CREATE FUNCTION public.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        )
+        await session.connection.execute(
+            "CREATE TRIGGER mine AFTER INSERT ON awa.ready FOR EACH ROW EXECUTE FUNCTION public.nothing()"
+        )
+        found = await look(database, "schema.objects")
+        assert {(each.level, each.about) for each in found} == {
+            (Level.NOTICE, "index mine"),
+            (Level.NOTICE, "trigger ready.mine"),
+        }
+
+    async def test_without_a_schema(self, fresh_database_url: str) -> None:
+        database = Database(fresh_database_url, Schema())
+        found = await examine(database, Settings())
+        (finding,) = [each for each in found if each.group == "schema"]
+        assert finding.level is Level.PROBLEM
+        assert finding.do is not None
+        assert "awa migrate" in finding.do
+        # What does not need it is looked at all the same.
+        assert {each.check for each in found} > {"listen", "clock", "settings", "transactions"}
+        await migrate.migrate(database)
+        assert await look(database, "schema.version") == []
+
+    async def test_an_older_and_a_newer_schema(
+        self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        newer = [*migrations(), Migration(version=9000, name="more", sql="SELECT 1;")]
+        with monkeypatch.context() as patched:
+            patched.setattr("awa_py.migrate.migrations", lambda: newer)
+            finding = await only(database, "schema.version")
+            assert (finding.level, finding.do) == (Level.PROBLEM, "`awa migrate`")
+            assert "needs 9000" in finding.says
+        await session.connection.execute("INSERT INTO awa.schema_version (version, name) VALUES (9999, 'future')")
+        finding = await only(database, "schema.version")
+        assert finding.level is Level.PROBLEM
+        assert "It has version 9999" in finding.says
+
+    def test_the_snapshot_knows_the_hot_index(self) -> None:
+        assert "ready_order" in snapshot()["index"]
+
+
+class TestPartitions:
+    async def partition(self, session: Session, days: int) -> str:
+        query = "SELECT 'completed_' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')"
+        return str(await session.connection.fetchval(query, days))
+
+    @pytest.mark.parametrize("days", [0, 1, 3])
+    async def test_a_missing_one(self, session: Session, database: Database, days: int) -> None:
+        name = await self.partition(session, days)
+        await session.connection.execute(f"DROP TABLE awa.{name}")
+        finding = await only(database, "schema.partitions")
+        assert (finding.level, finding.about) == (Level.PROBLEM, f"partition {name}")
+        await mend(session, finding)
+        assert await look(database, "schema.partitions") == []
+
+    async def test_one_that_is_not_attached(self, session: Session, database: Database) -> None:
+        name = await self.partition(session, 1)
+        await session.connection.execute(f"ALTER TABLE awa.completed DETACH PARTITION awa.{name}")
+        finding = await only(database, "schema.partitions")
+        assert (finding.level, finding.about) == (Level.PROBLEM, f"partition {name}")
+        await mend(session, finding)
+        assert await look(database, "schema.partitions") == []
+
+    @pytest.mark.parametrize(("left", "level"), [(1, Level.PROBLEM), (4, Level.WARNING), (6, None)])
+    async def test_few_days_ahead(self, session: Session, database: Database, left: int, level: Level | None) -> None:
+        for days in range(left + 1, 8):
+            await session.connection.execute(f"DROP TABLE awa.{await self.partition(session, days)}")
+        assert [each.level for each in await look(database, "schema.partitions")] == ([level] if level else [])
+        await session.connection.fetchval("SELECT awa.make_partitions(7)")
+        assert await look(database, "schema.partitions") == []
+
+    async def test_jobs_in_the_default_one(self, session: Session, database: Database) -> None:
+        await insert_completed(session, age_s=30 * 86_400)
+        finding = await only(database, "schema.partitions")
+        assert (finding.level, finding.about) == (Level.WARNING, "completed_default")
+        await session.connection.execute("DELETE FROM awa.completed_default")
+        assert await look(database, "schema.partitions") == []
+
+    async def test_no_default_one(self, session: Session, database: Database) -> None:
+        await session.connection.execute("DROP TABLE awa.completed_default")
+        finding = await only(database, "schema.partitions")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "completed_default")
+        await mend(session, finding)
+        assert await look(database, "schema.partitions") == []
+
+
+class TestTransactions:
+    async def test_a_forgotten_one(self, session: Session, database: Database) -> None:
+        async with another_session(database, "forgetful") as other:
+            pid = other.connection.get_server_pid()
+            await other.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            await other.connection.fetchval(f"SELECT '{SECRET}'")
+            long = seconds(0.05)
+            finding = await eventually(lambda: self.problem(database, pid, long))
+            assert re.search(r'from \S+ \("awa forgetful"\) is idle in its transaction, for \d+s', finding.says)
+            assert "can be vacuumed" in finding.says
+            assert f"pg_terminate_backend({pid})" in finding.do
+            assert SECRET not in str(asdict(finding))
+            # For less than five minutes, it is not a problem yet; that it idles is worth a word after ten seconds.
+            assert await look(database, "vacuum.transactions") == []
+            notice = await only(database, "vacuum.transactions", long_transaction=seconds(5))
+            assert notice.level is Level.NOTICE
+            await session.connection.execute(finding.do.partition(";")[0])
+        assert await eventually(lambda: self.none_of(database, pid, long))
+
+    async def test_one_at_work_is_a_warning_first(self, database: Database) -> None:
+        async with another_session(database) as other:
+            await other.connection.execute("BEGIN")
+            pid = other.connection.get_server_pid()
+            working = asyncio.create_task(other.connection.execute("SELECT pg_sleep(30)"))
+            finding = await eventually(lambda: self.finding(database, pid, seconds(0.2)))
+            assert finding.level is Level.WARNING
+            async with another_session(database) as killer:
+                await killer.connection.fetchval("SELECT pg_cancel_backend($1)", pid)
+            with pytest.raises(Exception, match="canceling statement"):
+                await working
+            await other.connection.execute("ROLLBACK")
+
+    async def test_a_role_that_may_not_see_others_says_so(self, session: Session, database: Database) -> None:
+        async with a_role(session, database) as (poor, role):
+            without_rights = await only(poor, "schema.version")
+            assert "permission denied for schema awa" in without_rights.says
+            assert without_rights.level is Level.WARNING
+            finding = await only(poor, "vacuum.transactions")
+            assert finding.level is Level.NOTICE
+            await mend(session, finding)
+            assert await look(poor, "vacuum.transactions") == []
+            assert f'GRANT pg_read_all_stats TO "{role}"' in (finding.do or "")
+
+    async def finding(self, database: Database, pid: int, long: timedelta) -> Finding | None:
+        found = await look(database, "vacuum.transactions", long_transaction=long)
+        return next((each for each in found if each.about == f"session {pid}"), None)
+
+    async def problem(self, database: Database, pid: int, long: timedelta) -> Finding | None:
+        finding = await self.finding(database, pid, long)
+        return finding if finding is not None and finding.level is Level.PROBLEM else None
+
+    async def none_of(self, database: Database, pid: int, long: timedelta) -> bool:
+        return await self.finding(database, pid, long) is None
+
+
+class TestTables:
+    async def test_dead_rows_that_nobody_vacuums(self, session: Session, database: Database) -> None:
+        async with another_session(database) as other:  # whose counts are handed in when it ends
+            await other.connection.execute(
+                "INSERT INTO awa.unique_keys (key, job_id, states) "
+                "SELECT n, n, '{}' FROM generate_series(1, 12000) AS n"
+            )
+            await other.connection.execute("DELETE FROM awa.unique_keys")
+        (finding,) = await eventually(lambda: look(database, "vacuum.tables"))
+        assert (finding.level, finding.about) == (Level.WARNING, "table unique_keys")
+        assert "12,000 dead rows" in finding.says
+        await session.connection.execute(finding.do.partition(";")[0])
+        assert await eventually(lambda: nothing(database, "vacuum.tables"))
+
+    async def test_a_table_without_autovacuum(self, session: Session, database: Database) -> None:
+        await session.connection.execute("ALTER TABLE awa.running SET (autovacuum_enabled = off)")
+        finding = await only(database, "vacuum.tables")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "table running")
+        await mend(session, finding)
+        assert await look(database, "vacuum.tables") == []
+
+
+class TestServer:
+    async def test_the_settings_of_the_tests_own_server_are_not_for_production(self, database: Database) -> None:
+        found = await look(database, "server.settings")
+        assert {each.about: each.level for each in found} == {"fsync": Level.PROBLEM, "autovacuum": Level.PROBLEM}
+
+    @pytest.mark.parametrize(
+        ("setting", "level"),
+        [
+            ("default_transaction_read_only = on", Level.PROBLEM),
+            ("synchronous_commit = off", Level.WARNING),
+            ("idle_session_timeout = '10s'", Level.WARNING),
+            ("statement_timeout = '5s'", Level.WARNING),
+        ],
+    )
+    async def test_a_setting_of_the_database(
+        self, session: Session, database: Database, setting: str, level: Level
+    ) -> None:
+        name = setting.partition(" ")[0]
+        here = await session.connection.fetchval("SELECT current_database()")
+        await session.connection.execute(f"ALTER DATABASE {here} SET {setting}")
+        found = {each.about: each for each in await look(database, "server.settings")}
+        assert found[name].level is level
+        await session.connection.execute(f"ALTER DATABASE {here} RESET {name}")
+        assert name not in {each.about for each in await look(database, "server.settings")}
+
+    async def test_few_connections_left(self, session: Session, database: Database) -> None:
+        here = await session.connection.fetchval("SELECT current_database()")
+        await session.connection.execute(f"ALTER DATABASE {here} CONNECTION LIMIT 4")
+        finding = await only(database, "server.connections")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "this database")
+        await session.connection.execute(f"ALTER DATABASE {here} CONNECTION LIMIT -1")
+        assert await look(database, "server.connections") == []
+
+    async def test_a_database_that_is_not_there(self, database: Database) -> None:
+        with pytest.raises(DatabaseUnavailable, match="cannot connect to the database"):
+            await examine(replace(database, url=database.url + "_not"), Settings())
+
+
+class TestCluster:
+    async def test_nobody_leads(self, session: Session, database: Database) -> None:
+        finding = await only(database, "cluster.leader")
+        assert finding.level is Level.PROBLEM
+        assert ADVISED.findall(finding.do or "") == ["awa worker", "awa maintenance"]
+        assert await election.try_lead(session)
+        await election.record_election(session, worker_id=OWNER, hostname="h", pid=1)
+        assert await look(database, "cluster.leader") == []
+
+    async def test_a_silent_worker(self, session: Session, database: Database) -> None:
+        await serve(session, "default")
+        assert await look(database, "cluster.workers") == []
+        await session.connection.execute("UPDATE awa.workers SET heartbeat_at = now() - interval '5 minutes'")
+        silent, none = await look(database, "cluster.workers")
+        assert (silent.level, silent.about) == (Level.WARNING, "worker h:7")
+        assert "silent for 5m" in silent.says
+        assert none.says == "No worker is alive."
+
+    async def test_a_job_that_nobody_promotes(self, session: Session, database: Database) -> None:
+        await insert(session, "scheduled", state="scheduled", run_at=ago(30))
+        await insert(session, "scheduled", state="waiting", run_at=ago(9000))
+        assert await look(database, "cluster.overdue") == []
+        await session.connection.execute("UPDATE awa.scheduled SET run_at = now() - interval '10 minutes'")
+        finding = await only(database, "cluster.overdue")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "promotion")
+        assert "10m ago" in finding.says
+
+    async def test_jobs_that_nobody_rescues(self, session: Session, database: Database) -> None:
+        await insert_running(session, silent_s=100)
+        assert await look(database, "cluster.overdue") == []
+        await insert_running(session, 2, silent_s=600)
+        finding = await only(database, "cluster.overdue")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "rescue")
+        assert finding.says.startswith("2 running jobs")
+        # A queue may be patient.
+        await insert_queue(session, staleness=timedelta(hours=1))
+        assert await look(database, "cluster.overdue") == []
+
+    async def test_a_deadline_that_nobody_enforces(self, session: Session, database: Database) -> None:
+        await insert_running(session, deadline_at=ago(600))
+        assert (await only(database, "cluster.overdue")).about == "deadlines"
+
+
+class TestWork:
+    async def test_a_queue_without_a_worker(self, session: Session, database: Database) -> None:
+        await serve(session, "other")
+        await insert(session, "ready", 3, queue="email", args=json.dumps({"password": SECRET}))
+        finding = await only(database, "work.queues")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "queue email")
+        assert finding.says.startswith("3 jobs wait")
+        assert finding.do == "Start `awa worker APP -q email`."
+        await serve(session, "email")
+        assert await look(database, "work.queues", "work.kinds") == []
+
+    async def test_a_paused_queue_with_work(self, session: Session, database: Database) -> None:
+        await serve(session, "email", "default")
+        await put_one(session, queue="default")
+        await queues.pause_queue(session, "email", paused=True)
+        assert await look(database, "work.queues") == []  # nothing waits there
+        await insert(session, "ready", 200, queue="email")
+        finding = await only(database, "work.queues")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "queue email")
+        assert finding.says == "It is paused, and more than 100 jobs wait."
+        assert finding.do == "`awa queue resume email`"
+        await queues.pause_queue(session, "email", paused=False)
+        assert await look(database, "work.queues") == []
+
+    async def test_a_pause_that_ends_by_itself_is_a_warning(self, session: Session, database: Database) -> None:
+        await serve(session, "default")
+        await put_one(session)
+        await queues.pause_queue(session, "default", paused=True, period=timedelta(hours=1))
+        assert (await only(database, "work.queues")).level is Level.WARNING
+
+    async def test_a_kind_without_a_handler(self, session: Session, database: Database) -> None:
+        await serve(session, "default", "email", kinds=("work", "send"))
+        await put_one(session, "send")
+        await put_one(session, "sned", priority=3)
+        finding = await only(database, "work.kinds")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "kind sned")
+        await serve(session, "email", kinds=("sned",))  # of another queue
+        assert (await only(database, "work.kinds")).about == "kind sned"
+        await serve(session, "default", kinds=("sned",))
+        assert await look(database, "work.kinds") == []
+
+
+class TestSchedules:
+    async def add(self, session: Session, name: str, expression: str, **columns: Any) -> None:
+        await serve(session, "default")
+        columns = {"name": name, "expression": expression, "kind": "work", **columns}
+        places = ", ".join(f"${n}" for n in range(1, len(columns) + 1))
+        await session.connection.execute(
+            f"INSERT INTO awa.cron ({', '.join(columns)}) VALUES ({places})", *columns.values()
+        )
+
+    async def test_one_that_never_fires(self, session: Session, database: Database) -> None:
+        await self.add(session, "daily", "0 9 * * *")
+        assert await look(database, "work.schedules") == []
+        await self.add(session, "never", "0 0 30 2 *", args=json.dumps({"password": SECRET}))
+        finding = await only(database, "work.schedules")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "schedule never")
+        assert '"0 0 30 2 *"' in finding.says
+        assert "awa cron delete never" in (finding.do or "")
+        await schedules.delete_schedule(session, "never")
+        assert await look(database, "work.schedules") == []
+
+    @pytest.mark.parametrize(
+        ("columns", "level", "says"),
+        [
+            ({"expression": "61 * * * *"}, Level.PROBLEM, "It never fires"),
+            ({"timezone": "Mars/Olympus"}, Level.PROBLEM, "It never fires"),
+            ({"enabled": False, "last_error": SECRET}, Level.PROBLEM, "It is switched off"),
+            ({"paused": True}, Level.NOTICE, "It is paused"),
+            ({"kind": "unheard_of"}, Level.WARNING, "No live worker"),
+            ({"options": '{"queue": "elsewhere"}'}, Level.WARNING, "No live worker"),
+        ],
+    )
+    async def test_others_that_do_not_work(
+        self, session: Session, database: Database, columns: dict[str, Any], level: Level, says: str
+    ) -> None:
+        await self.add(session, "odd", **{"expression": "@hourly", **columns})
+        finding = await only(database, "work.schedules")
+        assert (finding.level, finding.about) == (level, "schedule odd")
+        assert finding.says.startswith(says)
+        assert SECRET not in str(finding)
+
+    async def test_one_that_nobody_fires(self, session: Session, database: Database) -> None:
+        await self.add(session, "late", "@hourly")
+        await session.connection.execute("UPDATE awa.cron SET next_at = now() - interval '30 minutes'")
+        finding = await only(database, "work.schedules")
+        assert finding.says == "It should have fired 30m ago."
+
+
+class TestManners:
+    async def test_a_reader_may_ask(self, session: Session, database: Database) -> None:
+        """Whoever may only read gets every answer: nothing is written, nothing is made."""
+        async with a_role(session, database) as (poor, role):
+            await session.connection.execute(
+                f"GRANT pg_read_all_stats TO {role}; GRANT USAGE ON SCHEMA awa TO {role}; "
+                f"GRANT SELECT ON ALL TABLES IN SCHEMA awa TO {role}"
+            )
+            theirs = [(each.check, each.level, each.about) for each in await examine(poor, Settings())]
+            ours = [(each.check, each.level, each.about) for each in await examine(database, Settings())]
+            assert theirs == ours
+
+    async def test_a_role_without_rights_gets_sentences(self, session: Session, database: Database) -> None:
+        async with a_role(session, database) as (poor, role):
+            await session.connection.execute(f"GRANT USAGE ON SCHEMA awa TO {role}")
+            await session.connection.execute(f"GRANT SELECT ON awa.schema_version TO {role}")
+            found = {f"{each.group}.{each.check}": each for each in await examine(poor, Settings())}
+            assert found["work.queues"].level is Level.WARNING
+            assert "permission denied" in found["work.queues"].says
+            assert "GRANT SELECT" in (found["work.queues"].do or "")
+            assert found["schema.objects"].level is Level.OK  # catalogs are for everybody
+
+    async def test_every_check_answers_and_secrets_stay(self, session: Session, database: Database) -> None:
+        secret = json.dumps({"password": SECRET})
+        await insert(session, "ready", 2, args=secret)
+        await insert(
+            session, "scheduled", state="retryable", run_at=ago(900), args=secret, errors=f'[{{"e": "{SECRET}"}}]'
+        )
+        await insert_running(session, silent_s=900, args=secret)
+        found = await examine(database, Settings())
+        assert [(check.group, check.name) for check in CHECKS] == list(
+            dict.fromkeys((each.group, each.check) for each in found)
+        )
+        assert SECRET not in str(found)
+        assert all(bool(each.do) != (each.level is Level.OK) for each in found)
+
+    async def test_what_takes_too_long_is_given_up(
+        self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(patient.MANNERS, "statement_timeout", "100")
+        await session.connection.execute(
+            "ALTER TABLE awa.cron RENAME TO real_cron; INSERT INTO awa.real_cron (name, expression, kind) "
+            "VALUES ('slow', '@hourly', 'work'); "
+            "CREATE VIEW awa.cron AS SELECT real_cron.* FROM awa.real_cron, pg_sleep(5)"
+        )
+        found = {f"{each.group}.{each.check}": each for each in await examine(database, Settings())}
+        assert "was given up" in found["work.schedules"].says
+
+
+async def nothing(database: Database, check: str) -> bool:
+    return not await look(database, check)
+
+
+@asynccontextmanager
+async def a_role(session: Session, database: Database) -> AsyncIterator[tuple[Database, str]]:
+    """The database for a role of no rights, and its name."""
+    connection: Connection = session.connection
+    role = f"poor_{await connection.fetchval('SELECT current_database()')}"
+    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret' NOSUPERUSER")
+    try:
+        yield replace(database, url=with_user(database.url, role, "secret")), role
+    finally:
+        await connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

@@ -1,0 +1,63 @@
+"""What `awa doctor` reads: as little of a large database as of a small one. Counted in pages."""
+
+import pytest
+
+from awa_py.db import STEADY_PLANS, Database
+from awa_py.store import catalog, waiting
+from awa_py.store.session import Session
+from tests.pages import Touched, undone
+from tests.support import another_session, insert, insert_completed, insert_running, seconds
+
+pytestmark = pytest.mark.integration
+
+HOT = {"ready", "scheduled", "running", "completed", "dead"}
+ROWS = 20_000
+STALENESS = seconds(90)
+
+
+async def fill(session: Session) -> None:
+    """Three queues with many jobs, in an order that no index knows."""
+    await session.connection.execute(
+        "INSERT INTO awa.ready (kind, queue, priority) "
+        "SELECT 'k' || n % 7, 'q' || n % 3, 1 + n % 4 FROM generate_series(1, $1::int) AS n",
+        ROWS,
+    )
+    await session.connection.execute(
+        "INSERT INTO awa.scheduled (state, kind, run_at) "
+        "SELECT 'scheduled', 'work', now() + n % 1000 * interval '1 minute' FROM generate_series(1, $1::int) AS n",
+        ROWS,
+    )
+    await insert_running(session, ROWS, silent_s=30)
+    await insert_completed(session, ROWS, age_s=60)
+    await session.connection.execute("ANALYZE")
+
+
+async def look(session: Session) -> None:
+    """Whatever an examination reads of jobs, with the checks' own limits."""
+    queues = await waiting.list_waiting_queues(session, limit=1_000, count_to=101, staleness=STALENESS)
+    assert [queue.jobs for queue in queues] == [101, 101, 101]
+    names = [queue.name for queue in queues]
+    unserved = await waiting.list_unserved_kinds(session, names, look_at=25, staleness=STALENESS)
+    assert len(unserved) == 21
+    await waiting.get_arrears(session, look_at=1_000, staleness=STALENESS, grace=STALENESS)
+    assert await catalog.find_stray_completed_job(session) is None
+
+
+async def test_only_the_heads_are_read_however_long_the_queues(database: Database) -> None:
+    async with another_session(database, **STEADY_PLANS) as session:
+        await fill(session)
+        cost = await cost_of_a_look(session)
+        # A look at 101 jobs of each queue and 25 of each priority, and the first thousand that run.
+        assert cost.of("ready") < 2_000, cost.blocks
+        assert cost.of("running") < 2_500, cost.blocks
+        assert cost.of("scheduled") < 20, cost.blocks
+        assert not cost.whole_tables & HOT, cost.whole_tables
+        await insert(session, "ready", 3 * ROWS, queue="q1", kind="k1")
+        await insert_running(session, ROWS)
+        assert (await cost_of_a_look(session)).total < cost.total * 1.1 + 50
+
+
+async def cost_of_a_look(session: Session) -> Touched:
+    async with undone(session) as touched:
+        await look(session)
+        return await touched()

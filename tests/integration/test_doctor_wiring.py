@@ -1,0 +1,94 @@
+"""What `awa doctor` makes of the way to PostgreSQL: poolers, notifications, clocks."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from awa_py import Settings
+from awa_py.db import Connection, Database
+from awa_py.doctor import CHECKS, Finding, Level, examine
+from awa_py.doctor.finding import Notes
+from awa_py.doctor.wiring import judge_clock, measure_skew
+from tests.pooler import pooled
+from tests.support import another_session
+
+pytestmark = pytest.mark.integration
+
+
+async def connection_findings(database: Database) -> dict[str, Finding]:
+    checks = [check for check in CHECKS if check.group == "connection"]
+    return {each.check: each for each in await examine(database, Settings(), checks=checks)}
+
+
+async def test_straight_to_postgresql_all_is_well(database: Database) -> None:
+    found = await connection_findings(database)
+    assert {name: each.level for name, each in found.items()} == dict.fromkeys(("pooler", "listen", "clock"), Level.OK)
+    assert found["pooler"].says == "none in between"
+
+
+async def test_a_pooler_in_transaction_mode(database: Database) -> None:
+    async with pooled(database.url) as url:
+        findings = await examine(replace(database, url=url), Settings())
+    found = {f"{each.group}.{each.check}": each for each in findings}
+    assert found["connection.pooler"].level is Level.PROBLEM
+    assert found["connection.pooler"].about == "transaction mode"
+    assert "itself" in (found["connection.pooler"].do or "")
+    assert found["connection.listen"].level is Level.PROBLEM
+    # Nobody was left listening on a session that others get, and the other checks were made through it.
+    assert found["schema.objects"].level is Level.OK
+    assert found["work.schedules"].level is Level.OK
+    assert (await connection_findings(database))["pooler"].level is Level.OK
+
+
+async def test_a_pooler_in_session_mode_is_fine(database: Database) -> None:
+    async with pooled(database.url, shared=False) as url:
+        found = await connection_findings(replace(database, url=url))
+    assert found["pooler"].level is Level.OK
+    assert found["listen"].level is Level.OK
+
+
+async def test_a_pooler_that_refuses_our_settings(database: Database) -> None:
+    async with pooled(database.url, shared=False, strict=True) as url:
+        found = await connection_findings(replace(database, url=url))
+    assert (found["pooler"].level, found["pooler"].about) == (Level.PROBLEM, "settings")
+
+
+async def test_notifications_that_do_not_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("awa_py.doctor.wiring.ROUND_TRIP_S", 0.2)
+    async with pooled(database.url, shared=False, deaf=True) as url:
+        found = await connection_findings(replace(database, url=url))
+    assert found["pooler"].level is Level.OK
+    assert found["listen"].level is Level.PROBLEM
+    assert "did not come back" in found["listen"].says
+
+
+async def test_the_doctor_leaves_no_listener_behind(database: Database) -> None:
+    await examine(database, Settings())
+    async with another_session(database) as session:
+        assert await session.connection.fetch("SELECT pg_listening_channels()") == []
+
+
+@pytest.mark.parametrize("wrong_s", [-120.0, 0.0, 120.0])
+async def test_the_clocks_difference_is_measured(connection: Connection, wrong_s: float) -> None:
+    offset_s, doubt_s = await measure_skew(connection, lambda: time.time() + wrong_s)
+    assert offset_s == pytest.approx(-wrong_s, abs=5)
+    assert 0 <= doubt_s < 5
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "doubt_s", "level", "says"),
+    [
+        (0.5, 0.0, Level.OK, "within 500.0 ms"),
+        (3.0, 2.5, Level.OK, "within"),  # the round trip took too long to tell
+        (3.0, 0.1, Level.WARNING, "3.0 s behind"),
+        (-3.0, 0.1, Level.WARNING, "3.0 s ahead of"),
+        (-90.0, 0.1, Level.PROBLEM, "90.0 s ahead of"),
+    ],
+)
+def test_what_a_difference_means(offset_s: float, doubt_s: float, level: Level, says: str) -> None:
+    notes = Notes("connection", "clock")
+    judge_clock(offset_s, doubt_s, notes)
+    (finding,) = notes.findings
+    assert finding.level is level
+    assert says in finding.says
