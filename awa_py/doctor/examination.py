@@ -1,7 +1,7 @@
 """The examination: one table of checks, each on its own, so that one that fails keeps no other from being made."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ import asyncpg
 
 from awa_py import migrate
 from awa_py.config import Settings
-from awa_py.db import LOST, Connection, Database, Schema, describe
+from awa_py.db import CLOSE_TIMEOUT_S, LOST, Connection, Database, Schema, describe
 from awa_py.doctor import cluster, server, vacuum, wiring, work
 from awa_py.doctor import schema as schema_checks
 from awa_py.doctor.finding import Finding, Notes
@@ -73,7 +73,8 @@ async def examine(
     except LOST as error:
         raise DatabaseUnavailable(f"the connection to the database broke: {describe(error)}") from error
     finally:
-        connection.terminate()
+        with suppress(*LOST):
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
 
 
 async def _version(connection: Connection, schema: Schema) -> int:
@@ -107,6 +108,8 @@ async def _run(check: Check, patient: Patient) -> list[Finding]:
         )
     except UNREADABLE as error:
         notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend the schema first.")
+    except DatabaseUnavailable as error:
+        notes.warning(None, f"Cannot be looked at with one connection: {error}.", "See what connections are left.")
     except asyncpg.PostgresError as error:
         notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend what else is found here; try again.")
     return notes.findings

@@ -52,10 +52,11 @@ async def check_objects(patient: Patient, notes: Notes) -> None:
                 notes.problem(f"{part} {name}", "It is not as the migrations made it.", MEND)
     _note_strangers(notes, expected, found)
     for table, index in await store.list_broken_indexes(patient.session):
+        mend = "DROP" if re.search(r"_cc(new|old)\d*$", index) else "REINDEX"  # what a broken REINDEX left behind
         notes.problem(
             f"index {index}",
-            f"It is not valid: queries on {table} cannot use it.",
-            f'REINDEX INDEX CONCURRENTLY "{schema.name}".{index};',
+            f"It is not valid: its building failed or goes on, and queries on {table} cannot use it.",
+            f'{mend} INDEX CONCURRENTLY "{schema.name}".{index};',
         )
     relations, indexes, functions = (len(expected[part]) for part in ("table", "index", "function"))
     notes.ok(f"{relations} relations, {indexes} indexes and {functions} functions are as they should be")
@@ -85,8 +86,8 @@ async def check_partitions(patient: Patient, notes: Notes) -> None:
             "The default partition is missing: where a day has no partition of its own, no job can complete.",
             schema.put_into(
                 "CREATE TABLE IF NOT EXISTS awa.completed_default (LIKE awa.completed INCLUDING DEFAULTS); "
-            )
-            + schema.put_into("ALTER TABLE awa.completed ATTACH PARTITION awa.completed_default DEFAULT;"),
+                "ALTER TABLE awa.completed ATTACH PARTITION awa.completed_default DEFAULT;"
+            ),
         )
     elif stray := await store.find_stray_completed_job(patient.session):
         notes.warning(

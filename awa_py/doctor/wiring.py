@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-import asyncpg
-
 from awa_py.db import Connection, OwnConnection
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient, connect_plainly
+from awa_py.errors import DatabaseUnavailable
 
 ROUND_TRIP_S = 5.0
 ASKED = 3
@@ -22,13 +21,11 @@ DIRECT = "Give awa a URL that leads to PostgreSQL itself, or to a pooler in sess
 async def check_pooler(patient: Patient, notes: Notes) -> None:
     """Sessions are sessions: what one sets, locks or listens to stays with it."""
     try:
-        connection = await patient.database.connect("doctor")
-    except asyncpg.PostgresError as error:
+        await (await patient.database.connect_or_explain("doctor")).close()
+    except DatabaseUnavailable as error:
         if "startup parameter" not in str(error):
             raise
         notes.problem("settings", "A pooler in between refuses the settings with which awa connects.", DIRECT)
-    else:
-        await connection.close()
     if await is_shared(patient):
         notes.problem(
             "transaction mode",

@@ -35,7 +35,7 @@ async def check_queues(patient: Patient, notes: Notes) -> None:
         notes.notice(
             None,
             f"There are more than {QUEUES:,} queues with work; the others were not looked at.",
-            "`awa queue list` shows all.",
+            "`awa queue list` shows them all.",
         )
     notes.ok(f"{count(len(queues), 'queue')} with work, all served" if queues else "nothing waits")
 
