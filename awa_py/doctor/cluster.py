@@ -7,7 +7,7 @@ from awa_py.doctor.patient import Patient
 from awa_py.store import election, waiting
 from awa_py.wording import count, relative, rough
 
-WORKERS = 1_000
+WORKERS = 10_000
 RUNNING_LOOKED_AT = 1_000
 GRACE = timedelta(seconds=60)
 START = "Start `awa worker` or `awa maintenance`."

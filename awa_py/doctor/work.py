@@ -2,26 +2,28 @@
 
 from datetime import UTC, datetime, timedelta
 
+from awa_py.doctor.cluster import WORKERS
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient
 from awa_py.errors import InvalidSchedule
 from awa_py.schedule import Schedule
 from awa_py.store import schedules, waiting
 from awa_py.store.schedules import ScheduleRow
-from awa_py.store.waiting import WaitingQueue
+from awa_py.store.waiting import Heartbeat, WaitingQueue
 from awa_py.wording import count, rough
 
 QUEUES = 1_000
 COUNT_TO = 101
 HEAD = 25  # jobs of each queue and priority, for their kinds
-WORKERS = 1_000
 LATE = timedelta(seconds=60)
 DEFAULT_QUEUE = "default"
 
 
 async def check_queues(patient: Patient, notes: Notes) -> None:
     """Whatever waits has somebody who may take it."""
-    queues = await _waiting(patient)
+    queues = await waiting.list_waiting_queues(
+        patient.session, limit=QUEUES, count_to=COUNT_TO, staleness=patient.settings.heartbeat_staleness
+    )
     for queue in queues:
         if queue.paused:
             _note_paused(notes, queue)
@@ -42,7 +44,7 @@ async def check_queues(patient: Patient, notes: Notes) -> None:
 
 async def check_kinds(patient: Patient, notes: Notes) -> None:
     """Whatever waits has a handler in a live worker."""
-    served = [queue.name for queue in await _waiting(patient) if queue.workers]
+    served = sorted({queue for worker in await _live_workers(patient) for queue in worker.queues})[:QUEUES]
     staleness = patient.settings.heartbeat_staleness
     for unserved in await waiting.list_unserved_kinds(patient.session, served, look_at=HEAD, staleness=staleness):
         notes.problem(
@@ -57,15 +59,8 @@ async def check_schedules(patient: Patient, notes: Notes) -> None:
     """Every schedule fires, and what it enqueues is known to somebody."""
     rows = await schedules.list_schedules(patient.session)
     now = await patient.session.now()
-    staleness_s = patient.settings.heartbeat_staleness.total_seconds()
-    workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
-    known = {
-        (queue, kind)
-        for worker in workers
-        if worker.silent_s <= staleness_s
-        for queue in worker.queues
-        for kind in worker.kinds
-    }
+    workers = await _live_workers(patient)
+    known = {(queue, kind) for worker in workers for queue in worker.queues for kind in worker.kinds}
     for row in rows:
         _examine_schedule(notes, row, now)
         queue = row.options.get("queue") or DEFAULT_QUEUE
@@ -125,7 +120,7 @@ def _jobs(queue: WaitingQueue) -> str:
     return f"{count(queue.jobs, 'job')} {'waits' if queue.jobs == 1 else 'wait'}"
 
 
-async def _waiting(patient: Patient) -> list[WaitingQueue]:
-    return await waiting.list_waiting_queues(
-        patient.session, limit=QUEUES, count_to=COUNT_TO, staleness=patient.settings.heartbeat_staleness
-    )
+async def _live_workers(patient: Patient) -> list[Heartbeat]:
+    staleness_s = patient.settings.heartbeat_staleness.total_seconds()
+    workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
+    return [worker for worker in workers if worker.silent_s <= staleness_s]

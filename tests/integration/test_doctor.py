@@ -415,6 +415,8 @@ class TestWork:
         assert finding.do == "Start `awa worker APP -q email`."
         await serve(session, "email")
         assert await look(database, "work.queues", "work.kinds") == []
+        await session.connection.execute("UPDATE awa.workers SET heartbeat_at = now() - interval '5 minutes'")
+        assert (await only(database, "work.queues")).about == "queue email"  # the dead serve nobody
 
     async def test_a_paused_queue_with_work(self, session: Session, database: Database) -> None:
         await serve(session, "email", "default")
