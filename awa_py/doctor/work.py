@@ -70,7 +70,7 @@ async def check_schedules(patient: Patient, notes: Notes) -> None:
                 f'No live worker of queue "{queue}" has a handler for its kind "{row.kind}": its jobs will wait.',
                 f"Deploy a worker whose app declares it; or `awa cron delete {row.name}`.",
             )
-    notes.ok(f"{count(len(rows), 'schedule')}, all of which fire" if rows else "there are none")
+    notes.ok(f"{count(len(rows), 'schedule')}, in order" if rows else "there are none")
 
 
 def _examine_schedule(notes: Notes, row: ScheduleRow, now: datetime) -> None:
