@@ -12,6 +12,9 @@ import typer
 from awa_py import migrate
 from awa_py.db import LOST, REFUSED, Database, OwnConnection, Schema, describe
 from awa_py.errors import AwaError
+from awa_py.maintenance.cleanup import DAYS_AHEAD
+from awa_py.store.maintain import make_partitions
+from awa_py.store.session import Session
 
 PREFIX = "awa_bench_"
 QUEUE = "bench"
@@ -35,11 +38,13 @@ TABLES = """
 
 @asynccontextmanager
 async def scratch_schema(url: str) -> AsyncIterator[Database]:
-    """A schema of its own, migrated; whatever ends us, short of kill -9, it is gone afterwards."""
+    """A schema of its own, as a leader left it; whatever ends us, short of kill -9, it is gone afterwards."""
     database = Database(url, Schema(f"{PREFIX}{secrets.token_hex(4)}"))
     await (await database.connect_or_explain(ROLE)).close()  # where nobody answers there is nothing to remove
     try:
         await migrate.migrate(database)
+        async with _keeper(database) as connection:  # a day begins with its partition
+            await make_partitions(Session(connection, database.schema), days_ahead=DAYS_AHEAD)
         yield database
     finally:
         await _to_its_end(_drop(database))
