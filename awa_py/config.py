@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Self
 
 from awa_py import duration
@@ -120,8 +121,9 @@ def schema_name(schema: str | None = None, environ: Mapping[str, str] = os.envir
 
 
 def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The URL that was given, else AWA_DATABASE_URL, else DATABASE_URL."""
+    """The URL that was given, else AWA_DATABASE_URL, else DATABASE_URL, else the credential `database_url`."""
     found = url or environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()
+    found = found or credential("database_url", environ)
     if not found:
         raise ConfigError(
             "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
@@ -129,3 +131,14 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
     if not found.startswith(("postgresql://", "postgres://")):
         raise ConfigError("the database URL must begin with postgresql://")
     return found
+
+
+def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """What systemd's LoadCredential= handed over under that name; nothing where it did not."""
+    directory = environ.get("CREDENTIALS_DIRECTORY", "")
+    try:
+        return (Path(directory) / name).read_text(encoding="utf-8").strip() if directory else ""
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the credential {name}: {error}") from error

@@ -150,6 +150,7 @@ class Link:
         self._connection: OwnConnection | None = None
         self._was_connected = False
         self.reconnects = 0
+        self.trouble = ""  # why there is no connection, where one is wanted
 
     @property
     def connected(self) -> bool:
@@ -164,8 +165,9 @@ class Link:
             except (*LOST, *REFUSED) as error:
                 if self._strict and not self._was_connected and isinstance(error, REFUSED):
                     raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+                self.trouble = describe(error)
                 level = logging.WARNING if failures % FAILURES_PER_WARNING == 0 else logging.DEBUG
-                logger.log(level, "%s: cannot reach the database, trying again: %s", self._role, describe(error))
+                logger.log(level, "%s: cannot reach the database, trying again: %s", self._role, self.trouble)
                 await asyncio.sleep(RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)])
                 failures += 1
                 continue
@@ -173,6 +175,7 @@ class Link:
                 self.reconnects += 1
                 logger.info("%s: connected to the database again", self._role)
             self._was_connected = True
+            self.trouble = ""
         assert self._connection is not None
         return self._connection
 

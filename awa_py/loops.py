@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -23,6 +24,8 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._started = threading.Event()
+        self._stopping = False
+        self._asked_at: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -39,10 +42,28 @@ class LoopThread:
 
     async def stop(self) -> None:
         """Cancels what runs in the thread and waits for its end."""
+        self._stopping = True
         while self._thread.is_alive():
             if self._task is not None:
                 self.call(self._task.cancel)
             await asyncio.to_thread(self._thread.join, INSISTENCE_S)
+
+    def turns(self, within_s: float) -> bool:
+        """Asks the loop whether it turns. False: a question has been without an answer for so long.
+
+        A thread that was not started yet, or was stopped, is not waited for.
+        """
+        if self._stopping or not self._started.is_set():
+            return True
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self.call(self._answer)
+            return True
+        asked_at = self._asked_at
+        return asked_at is None or time.monotonic() - asked_at < within_s
+
+    def _answer(self) -> None:
+        self._asked_at = None
 
     @property
     def alive(self) -> bool:
@@ -68,8 +89,8 @@ class LoopThread:
                 return
 
 
-async def wait_for_any(event: asyncio.Event, timeout_s: float) -> bool:
-    """Waits for the event, no longer than the timeout. Whether it came."""
+async def wait_for_any(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Waits for the event, no longer than the timeout if there is one. Whether it came."""
     try:
         async with asyncio.timeout(timeout_s):  # asyncio.wait_for swallows a cancellation now and then, until 3.12
             await event.wait()

@@ -1,6 +1,26 @@
 """What Prometheus sees. One object a process, handed to whoever counts."""
 
+from dataclasses import dataclass
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How a process is, in a few numbers, over all its queues."""
+
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    leads: bool = False
+
+    def __add__(self, other: "Figures") -> "Figures":
+        return Figures(
+            self.running + other.running,
+            self.done + other.done,
+            self.failed + other.failed,
+            self.leads or other.leads,
+        )
 
 
 class Metrics:
@@ -34,3 +54,17 @@ class Metrics:
         self.task_rows = counter("awa_task_rows_total", "Rows that a maintenance task changed", "task")
         self.task_errors = counter("awa_task_errors_total", "Batches of a maintenance task that failed", "task")
         self.unserved = counter("awa_unserved_jobs_total", "Due jobs whose kind no live worker knew", "queue")
+
+    def figures(self) -> Figures:
+        """The totals of now, from any thread."""
+        return Figures(
+            running=_total(self.running),
+            done=_total(self.completed),
+            failed=_total(self.failed),
+            leads=bool(_total(self.is_leader)),
+        )
+
+
+def _total(metric: Counter | Gauge) -> int:
+    samples = (sample for family in metric.collect() for sample in family.samples)
+    return int(sum(sample.value for sample in samples if not sample.name.endswith("_created")))

@@ -119,6 +119,12 @@ class Environment:
         """The app that `module:attribute` names; without one, an app that knows no job."""
         return App() if spec is None else load_app(spec)
 
+    def check(self, spec: str | None) -> None:
+        """Raises where a start with this app and these settings would fail, database or not."""
+        app = self.load(spec)
+        if not self._is_embedded and (self.names_database or not app.database.url):
+            self.find_url()
+
     async def connect(self, app: App) -> App:
         """Points the app to its database: an option's, else the app's own, else the environment's."""
         own = app.database.url

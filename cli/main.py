@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from . import cluster, cron, enqueue, job, maintenance, migrate, queue, worker
+from awa_py.systemd.reload import Again
+
+from . import cluster, cron, enqueue, job, maintenance, migrate, queue, systemd, worker
 from .bench import command as bench
 from .demo.command import demo
 from .doctor import doctor
@@ -50,6 +52,7 @@ command(app, "awa worker tasks:app -q email=10 -q default", panel=RUN, log_level
 command(app, "awa maintenance --once rescue", panel=RUN, log_level=LogLevel.INFO)(maintenance.maintenance)
 command(app, """awa enqueue send_email '{"to": "me@example.com"}' --delay 10m""", panel=RUN)(enqueue.enqueue)
 app.add_typer(bench.app, name="bench", rich_help_panel=RUN)
+app.add_typer(systemd.app, name="systemd", rich_help_panel=RUN)
 app.add_typer(job.app, name="job", rich_help_panel=LOOK)
 app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
 app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
@@ -64,4 +67,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a job carries may be in no terminal's alphabet
-    app(prog_name="awa")
+    try:
+        app(prog_name="awa")
+    except Again as again:
+        again.begin()

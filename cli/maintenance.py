@@ -1,7 +1,7 @@
 """awa maintenance"""
 
 import asyncio
-import signal
+import os
 from contextlib import suppress
 from typing import Annotated
 
@@ -13,11 +13,14 @@ from awa_py.maintenance.task import Task, run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.metrics import Metrics
 from awa_py.registry import CronDefinition
+from awa_py.systemd.attendant import Attendant
+from awa_py.systemd.notifier import Notifier
+from awa_py.systemd.reload import Reload
 from awa_py.wording import count
 
 from .environment import Environment, checked
 from .output import print_json, say
-from .parsing import JsonOption
+from .parsing import CheckOption, JsonOption
 from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
 
 INTERNAL = "check"  # proves that the leader's session lives: nothing to do once
@@ -55,14 +58,21 @@ def maintenance(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     as_json: JsonOption = False,
+    check: CheckOption = False,
 ) -> None:
     """Lead: promote, rescue, fire schedules, clean up.
 
     Only one process leads at a time; the others wait for their turn. Workers do the same beside their jobs.
     """
+    if check:
+        env.check(spec)
+        return
     app = env.load(spec)
     if once is None:
-        env.run(_stand(env, app, metrics_host, metrics_port), fast=True)
+        settings = Reload()
+        notifier = Notifier.taken_from(os.environ)
+        env.run(_stand(env, app, metrics_host, metrics_port, notifier, settings), fast=True)
+        settings.begin_anew()
         return
     changed = env.run(_run_once(env, app, once))
     if as_json:
@@ -71,16 +81,22 @@ def maintenance(
         say(f"{once}: {count(changed, 'row')} changed")
 
 
-async def _stand(env: Environment, app: App, host: str, port: int | None) -> None:
+async def _stand(env: Environment, app: App, host: str, port: int | None, notifier: Notifier, settings: Reload) -> None:
     """Stands for election until a signal comes, and resigns."""
     metrics = Metrics()
     await env.connect(app)
     candidate = app.candidate(metrics=metrics)
     standing = asyncio.create_task(candidate.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, standing.cancel)
-    with serving(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
-        await standing
+    attendant = Attendant(
+        candidate,
+        stop=standing.cancel,
+        figures=lambda: "leader" if candidate.is_leader else "standing by",
+        notifier=notifier,
+        settings=settings,
+    )
+    async with attendant:
+        with serving(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
+            await standing
 
 
 async def _run_once(env: Environment, app: App, name: str) -> int:

@@ -83,6 +83,9 @@ def _json_type(value: object) -> str:
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CheckOption = Annotated[
+    bool, typer.Option("--check", envvar="AWA_CHECK", help="Only check the options, the settings and the app.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobId = Annotated[int, typer.Argument(metavar="ID", parser=parse_id, help="The job's id.")]
 JobIds = Annotated[list[int], typer.Argument(metavar="ID", parser=parse_id, help="The jobs' ids.")]

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,13 +12,18 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
-from awa_py.loops import cancel
+from awa_py.loops import cancel, wait_for_any
 from awa_py.metrics import Metrics
+from awa_py.systemd.attendant import Attendant
+from awa_py.systemd.notifier import FIRST_TICK_S, Notifier
+from awa_py.systemd.reload import Reload
+from awa_py.systemd.tally import Tally
+from awa_py.worker.reports import Reporter
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
-from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, tell_supervisor, watch_supervisor
+from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
 
 from .environment import Environment
-from .parsing import AppArgument, parse_duration, parse_queue
+from .parsing import AppArgument, CheckOption, parse_duration, parse_queue
 from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
 
 QUEUES_VARIABLE = "AWA_QUEUES"
@@ -77,6 +81,7 @@ def worker(
             help="How long running jobs may go on after a signal to stop; 30s unless set.",
         ),
     ] = None,
+    check: CheckOption = False,
 ) -> None:
     """Run jobs until told to stop.
 
@@ -86,15 +91,26 @@ def worker(
     slots = concurrency or max(DEFAULT_CONCURRENCY, *(limit or 0 for limit in limits.values()))
     queues = {name: limit or slots for name, limit in limits.items()}
     index = os.environ.pop(INDEX_VARIABLE, None)  # not for the processes that jobs start
+    if check:
+        env.check(spec)
+        return
+    settings = Reload()
+    notifier = Notifier.taken_from(os.environ)
     if processes > 1 and index is None:
         again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
-        raise typer.Exit(Supervisor(again, processes).run())
+        code = Supervisor(again, processes, notifier=notifier, settings=settings).run()
+        settings.begin_anew()
+        raise typer.Exit(code)
     app = env.load(spec)
     if shutdown_timeout is not None:
         app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
     # Each process of several has a port of its own; 0 is any free one.
     port = metrics_port + int(index or 0) if metrics_port else metrics_port
-    abandoned = env.run(_work(env, app, queues, slots, maintenance, burst, metrics_host, port), fast=True)
+    work = _work(
+        env, app, queues, slots, maintenance, burst, metrics_host, port, notifier, settings if index is None else None
+    )
+    abandoned = env.run(work, fast=True)
+    settings.begin_anew()
     if abandoned:
         _leave()
 
@@ -108,27 +124,40 @@ async def _work(
     burst: bool,
     host: str,
     port: int | None,
+    notifier: Notifier,
+    settings: Reload | None,
 ) -> int:
     """Works until told to stop. How many handlers were left behind in their threads."""
     metrics = Metrics()
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+    figures = Tally(metrics.figures, f"queues {', '.join(queues)}")
+    attendant = Attendant(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
     watch_supervisor()
-    announcing = asyncio.create_task(_announce(worker))
+    reporting = asyncio.create_task(_report(worker, Reporter.of_this_process()))
     try:
-        async with app:  # handlers may enqueue
+        async with attendant, app:  # handlers may enqueue
             with serving(metrics, worker, host=host, port=port):
                 await worker.run(until_idle=burst)
     finally:
-        await cancel(announcing)
+        await cancel(reporting)
     return worker.abandoned
 
 
-async def _announce(worker: Worker) -> None:
-    await worker.ready.wait()
-    tell_supervisor()
+async def _report(worker: Worker, reporter: Reporter) -> None:
+    """Tells the supervisor that the worker is at work; for ever, where it wants to know how it goes on."""
+    while not worker.ready.is_set():
+        _tell(worker, reporter)
+        await wait_for_any(worker.ready, reporter.every_s or None)
+    while reporter.every_s:
+        _tell(worker, reporter)
+        await asyncio.sleep(min(FIRST_TICK_S, reporter.every_s) if worker.problems() else reporter.every_s)
+    _tell(worker, reporter)
+
+
+def _tell(worker: Worker, reporter: Reporter) -> None:
+    if worker.turns(within_s=2 * reporter.every_s):
+        reporter.tell(worker.metrics.figures(), at_work=worker.ready.is_set(), is_ready=not worker.problems())
 
 
 def _leave() -> None:

@@ -50,12 +50,16 @@ class Candidate:
         self._thread = LoopThread("awa-maintenance", self.run)
         self._place_is_free: asyncio.Event | None = None
         self._daemon: Daemon | None = None
+        self._link: Link | None = None
         self._trouble: str | None = "not standing for election: the database is not reached yet"
         self.is_leader = False
 
     def problems(self) -> list[str]:
         """What keeps it from standing for election, in sentences; nothing: it stands, or leads. From any thread."""
-        return [] if self._trouble is None else [self._trouble]
+        if self._trouble is None:
+            return []
+        why = self._link.trouble if self._link is not None else ""
+        return [f"{self._trouble}: {why}" if why else self._trouble]
 
     def start(self) -> None:
         """Stands for election in a thread of its own."""
@@ -63,6 +67,10 @@ class Candidate:
 
     async def stop(self) -> None:
         await self._thread.stop()
+
+    def turns(self, within_s: float) -> bool:
+        """Whether its thread answers, where it has one."""
+        return self._thread.turns(within_s)
 
     async def run(self) -> None:
         """Stands for election until it is cancelled."""
@@ -75,7 +83,7 @@ class Candidate:
             "statement_timeout": timeout_ms,
             "lock_timeout": LOCK_PATIENCE_MS,
         }
-        link = Link(self._database, "leader", settings, strict=True)
+        link = self._link = Link(self._database, "leader", settings, strict=True)
         synced = False
         try:
             while True:

@@ -60,6 +60,10 @@ class Heart:
     async def stop(self) -> None:
         await self._thread.stop()
 
+    def turns(self, within_s: float) -> bool:
+        """Whether its thread answers. Without a database it does."""
+        return self._thread.turns(within_s)
+
     def beat_now(self) -> None:
         """Beats at once: what a queue's row says about staleness may have changed."""
         if self._wake is not None:

@@ -38,6 +38,7 @@ from awa_py.worker.judge import Judge
 logger = logging.getLogger("awa.worker")
 
 DEFAULT_CONCURRENCY = 100
+NOT_REACHED = "the database is not reached yet, its schema not checked"
 UNWIND_S = 5.0  # for handlers to end after they were cancelled at the end of the shutdown timeout
 
 
@@ -46,6 +47,7 @@ class Companion(Protocol):
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
+    def turns(self, within_s: float) -> bool: ...
 
 
 class Worker:
@@ -82,6 +84,7 @@ class Worker:
         self.ready = asyncio.Event()  # in the registry, and about to claim
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._entry = Link(database, "registry", strict=True)
         self._heart: Heart | None = None
         self._listener: Listener | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
@@ -100,9 +103,14 @@ class Worker:
         if self._stopping.is_set():
             return ["the worker is stopping"]
         if self._heart is None:
-            return ["the database is not reached yet, its schema not checked"]
+            return [f"the database is not reached yet: {self._entry.trouble}"] if self._entry.trouble else [NOT_REACHED]
         found = [] if self._heart.healthy else ["no heartbeat got through: the database is not reachable"]
         return found if self.listening else [*found, "not listening: no wake-up is heard, the worker polls"]
+
+    def turns(self, within_s: float) -> bool:
+        """Whether the threads beside the event loop answer: the heartbeat's, and the candidate's."""
+        heart_turns = self._heart is None or self._heart.turns(within_s)
+        return all([heart_turns, *(companion.turns(within_s) for companion in self._companions)])
 
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
@@ -182,7 +190,7 @@ class Worker:
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[bool]:
         """In the registry before the first claim, out of it after the last finish. False: told to stop before that."""
-        link = Link(self._database, "registry", strict=True)
+        link = self._entry
         try:
             if not await self._until_stopped(self._enter_registry(link)):
                 if link.connected:  # it may have entered, and not yet have heard of it

@@ -3,10 +3,14 @@
     supervisor ──signals──► N children, each in a process group of its own, so that Ctrl-C reaches it once
                ◄─lifeline── each child blocks on the read end of a pipe: the supervisor's death, however it
                             comes, closes the other end, and the child stops as if by SIGTERM
-               ◄─readiness─ each child says so, in another pipe, once it is at work
+               ◄─reports─── each child says in another pipe, once it is at work and, under systemd, from then on,
+                            how it is
 
 A child that dies is started again, sooner at first, later more slowly. One that exits 0 has done its work (--burst).
 Where the very first start fails with wrong usage, or none of them ever got to work, trying again would not help.
+
+Under systemd, all of them are one service: it is ready when each of them is. A child that is silent for as long as the
+watchdog's patience is ended, and started again like one that died.
 """
 
 import logging
@@ -16,23 +20,37 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from awa_py.errors import ConfigError
+from awa_py.errors import AwaError, ConfigError
+from awa_py.metrics import Figures
+from awa_py.systemd.notifier import (
+    FIRST_TICK_S,
+    MORE_TIME_S,
+    READY,
+    STOPPING,
+    WATCHDOG,
+    Notifier,
+    extension,
+    reloading,
+    status,
+)
+from awa_py.systemd.reload import Reload
+from awa_py.systemd.tally import Tally
+from awa_py.worker import reports
+from awa_py.worker.reports import Reporter
 
 logger = logging.getLogger("awa.supervisor")
 
 LIFELINE_VARIABLE = "AWA_SUPERVISOR_FD"
-READINESS_VARIABLE = "AWA_READINESS_FD"
 INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0, so that each can have a port of its own
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
-READINESS_BYTES = 4096
 WRONG_USAGE = 2
 
 
@@ -46,7 +64,11 @@ class _Child:
     started_at: float = 0.0
     failures: int = 0
     got_to_work: bool = False
+    is_ready: bool = False
     failed_to_start: bool = False
+    heard_at: float | None = None  # of the process that holds the place now
+    is_aborted: bool = False
+    figures: Figures = field(default_factory=Figures)
     start_again_at: float | None = None
 
     @property
@@ -57,32 +79,49 @@ class _Child:
 class Supervisor:
     """Keeps N copies of a command running: one that died is started again; a signal goes to all."""
 
-    def __init__(self, command: Sequence[str], processes: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        env: Mapping[str, str] | None = None,
+        *,
+        notifier: Notifier | None = None,
+        settings: Reload | None = None,
+    ) -> None:
         if processes < 1:
             raise ConfigError(f"processes is 1 or more, not {processes}")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
         self._children = [_Child(number) for number in range(1, processes + 1)]
         self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
-        self._readiness = -1
+        self._notifier = notifier or Notifier()
+        self._settings = settings
+        self._tally = Tally(self._figures)
+        self._reports = -1
+        self._told_at = 0.0
+        self._is_ready = False
         self._stopping = False
         self._exit_code = 0
 
     def run(self) -> int:
         """Blocks until all have ended: 0 after a stop, or where all exited 0; else the code that says why not.
 
-        For the main thread, since it takes SIGTERM, SIGINT and SIGCHLD for itself meanwhile.
+        For the main thread, since it takes SIGTERM, SIGINT, SIGCHLD and SIGHUP for itself meanwhile.
         """
-        with self._hearing_signals(), lifeline() as read_end, _readiness() as pipe:
-            self._readiness, ready_end = pipe
+        with self._hearing_signals(), lifeline() as read_end, reports.pipe() as pipe:
+            self._reports, report_end = pipe
             watch_supervisor()  # a supervisor may have one of its own
             try:
                 for child in self._children:
-                    self._start(child, read_end, ready_end)
+                    self._start(child, read_end, report_end)
                 while any(child.at_work for child in self._children):
                     self._take_signals()
                     self._reap()
-                    self._start_again(read_end, ready_end)
+                    self._start_again(read_end, report_end)
+                    if self._notifier.is_heard:
+                        self._hear_children()
+                        self._abort_the_hung()
+                        self._tell()
             finally:
                 self._stop(signal.SIGTERM)
                 self._wait()
@@ -93,40 +132,74 @@ class Supervisor:
         def note(number: int, _frame: FrameType | None) -> None:
             self._events.put(number)
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
+        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
+        if self._settings is not None and self._settings.is_possible:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, note) for number in numbers}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, child: _Child, read_end: int, ready_end: int) -> None:
+    def _start(self, child: _Child, read_end: int, report_end: int) -> None:
+        every_s = self._notifier.tick_s if self._notifier.is_heard else 0
         own = {
             LIFELINE_VARIABLE: str(read_end),
-            READINESS_VARIABLE: f"{ready_end}:{child.number - 1}",
             INDEX_VARIABLE: str(child.number - 1),
+            **Reporter.variable(report_end, child.number - 1, every_s),
         }
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
+        child.heard_at, child.is_ready, child.is_aborted = None, False, False
+        child.figures = Figures()
         child.process = subprocess.Popen(
             self._command,
             env=self._env | own,
             stdin=subprocess.DEVNULL,
-            pass_fds=(read_end, ready_end),
+            pass_fds=(read_end, report_end),
             process_group=0,
         )
         logger.info("process %s started: pid %d", self._name(child), child.process.pid)
 
     def _take_signals(self) -> None:
         due = [child.start_again_at for child in self._children if child.start_again_at is not None]
+        if self._notifier.is_heard:
+            due.append(self._told_at + self._tick_s)
         try:
             number = self._events.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None)
         except Empty:
             return
-        if number != signal.SIGCHLD:
+        if number == signal.SIGHUP:
+            self._reload()
+        elif number != signal.SIGCHLD:
+            self._told_to_stop(number)
+
+    def _told_to_stop(self, number: int) -> None:
+        drains_for_reload = self._settings is not None and self._settings.next is not None
+        if self._settings is not None:
+            self._settings.next = None
+        if not drains_for_reload:  # else they have been told already, and a second time would hurry them
             logger.info("%s goes to all processes", signal.Signals(number).name)
             self._stop(number)
+        self._tell(STOPPING)
+
+    def _reload(self) -> None:
+        """Stops all for a new beginning, if the settings are right; else all stays as it was."""
+        settings = self._settings
+        if settings is None or (self._stopping and settings.next is None):
+            return
+        self._tell(*reloading())
+        try:
+            settings.check()
+        except AwaError as error:
+            logger.error("not reloaded, the settings stay as they were: %s", error)
+        if settings.next is None:
+            self._tell(*([READY] if self._is_ready else []))
+        elif not self._stopping:
+            logger.info("the new settings are right: beginning anew as soon as the running jobs have ended")
+            self._stop(signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
         """Passes the signal on, and starts nothing any more."""
@@ -148,7 +221,7 @@ class Supervisor:
             logger.info("process %s ended: %s", self._name(child), _wording(code))
             return
         lived_s = time.monotonic() - child.started_at
-        self._note_who_got_to_work()
+        self._hear_children()
         if child.starts == 1:
             child.failed_to_start = code in (1, WRONG_USAGE) and not child.got_to_work
         if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self._children):
@@ -156,12 +229,49 @@ class Supervisor:
         else:
             self._plan_restart(child, code, lived_s)
 
-    def _note_who_got_to_work(self) -> None:
-        try:
-            for index in os.read(self._readiness, READINESS_BYTES):
-                self._children[index % len(self._children)].got_to_work = True
-        except BlockingIOError:
-            return
+    def _hear_children(self) -> None:
+        for report in reports.received(self._reports):
+            child = self._children[report.index]
+            child.got_to_work = child.got_to_work or report.at_work
+            child.is_ready = report.is_ready
+            child.heard_at = time.monotonic()
+            child.figures = report.figures
+
+    def _abort_the_hung(self) -> None:
+        """Ends children that have been silent for too long, with a traceback of what they hang in if they can."""
+        now, patience_s = time.monotonic(), self._notifier.watchdog_s
+        for child in self._children:
+            if patience_s is None or child.process is None or child.heard_at is None:
+                continue
+            if now - child.heard_at > patience_s:
+                logger.error("process %s has been silent for %.3g s: ending it", self._name(child), patience_s)
+                child.process.send_signal(signal.SIGKILL if child.is_aborted else signal.SIGABRT)
+                child.process.send_signal(signal.SIGCONT)
+                child.heard_at, child.is_aborted = now, True
+
+    def _tell(self, *lines: str) -> None:
+        """Tells systemd how all of them are, together."""
+        self._told_at = time.monotonic()
+        begins = not self._is_ready and not self._stopping and all(child.is_ready for child in self._children)
+        more = [*lines, status(self._status()), WATCHDOG]
+        if begins:
+            more.append(READY)
+        elif self._stopping or not self._is_ready or lines:
+            more.append(extension(MORE_TIME_S))
+        if self._notifier.tell(*more) and begins:
+            self._is_ready = True
+
+    def _status(self) -> str:
+        ready = sum(child.is_ready for child in self._children if child.process is not None)
+        words = [f"{ready} of {len(self._children)} processes ready", self._tally()]
+        return "; ".join(["stopping", *words] if self._stopping else words)
+
+    def _figures(self) -> Figures:
+        return sum((child.figures for child in self._children), Figures())
+
+    @property
+    def _tick_s(self) -> float:
+        return self._notifier.tick_s if self._is_ready else min(FIRST_TICK_S, self._notifier.tick_s)
 
     def _give_up(self, child: _Child, code: int) -> None:
         logger.error("process %s could not start (%s): giving up", self._name(child), _wording(code))
@@ -174,11 +284,11 @@ class Supervisor:
         child.start_again_at = time.monotonic() + pause_s
         logger.warning("process %s died: %s; it starts again in %.3g s", self._name(child), _wording(code), pause_s)
 
-    def _start_again(self, read_end: int, ready_end: int) -> None:
+    def _start_again(self, read_end: int, report_end: int) -> None:
         now = time.monotonic()
         for child in self._children:
             if child.start_again_at is not None and child.start_again_at <= now:
-                self._start(child, read_end, ready_end)
+                self._start(child, read_end, report_end)
 
     def _wait(self) -> None:
         """Only after an error of our own there is somebody to wait for."""
@@ -205,17 +315,6 @@ def watch_supervisor() -> None:
     threading.Thread(target=_stop_at_end_of, args=(read_end,), name="awa-lifeline", daemon=True).start()
 
 
-def tell_supervisor() -> None:
-    """For a child: it has started well, and is at work. Does nothing without a supervisor."""
-    end = os.environ.pop(READINESS_VARIABLE, None)
-    if end is None:
-        return
-    number, index = map(int, end.split(":"))
-    with suppress(OSError):  # the supervisor is gone: the lifeline says so too
-        os.write(number, bytes([index % 256]))
-        os.close(number)
-
-
 def _stop_at_end_of(read_end: int) -> None:
     os.read(read_end, 1)  # nobody ever writes: it returns when nobody can
     logger.warning("the supervisor is gone: stopping")
@@ -231,17 +330,6 @@ def lifeline() -> Iterator[int]:
     read_end, write_end = os.pipe()
     try:
         yield read_end
-    finally:
-        os.close(write_end)
-        os.close(read_end)
-
-
-@contextmanager
-def _readiness() -> Iterator[tuple[int, int]]:
-    read_end, write_end = os.pipe()
-    os.set_blocking(read_end, False)
-    try:
-        yield read_end, write_end
     finally:
         os.close(write_end)
         os.close(read_end)

@@ -1,0 +1,1 @@
+"""awa as a service of systemd: what it is told, how settings are reloaded, and the units themselves."""
