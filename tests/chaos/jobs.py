@@ -1,10 +1,12 @@
 """The app of the chaos tests. What its handlers do, they write down in the file that AWA_TEST_LOG names."""
 
 import asyncio
+import gc
 import os
 import time
 
 import awa_py as awa
+from awa_py.loops import LoopThread
 
 app = awa.App()
 
@@ -51,3 +53,18 @@ def stubborn(ctx: awa.Context, seconds: float) -> dict[str, int]:
         time.sleep(0.05)
     note("done", ctx)
     return {"attempt": ctx.attempt}
+
+
+@app.job
+async def block(seconds: float) -> None:
+    """Blocks the event loop."""
+    time.sleep(seconds)
+
+
+@app.job
+async def block_thread(name: str, seconds: float) -> None:
+    """Blocks the event loop of another thread."""
+    loops = (gc_object for gc_object in gc.get_objects() if isinstance(gc_object, LoopThread))
+    for thread in loops:
+        if thread._thread.name == name:
+            thread.call(time.sleep, seconds)
