@@ -1,0 +1,227 @@
+"""The installed units, under a real systemd, with a real worker, leader and database."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import awa_py as awa
+from awa_py import State
+from tests.processes import eventually
+from tests.systemd.machine import PYTHON, Machine, Unit, booted
+from tests.wire import counted
+
+OPT_IN = "AWA_TEST_SYSTEMD"
+missing = [
+    why
+    for why, lacks in {
+        f"set {OPT_IN}=1 to boot a systemd": not os.environ.get(OPT_IN),
+        "needs Linux": sys.platform != "linux",
+        "needs root": os.geteuid() != 0,
+        "needs systemd-nspawn, of the package systemd-container": shutil.which("systemd-nspawn") is None,
+        f"needs {PYTHON}": not PYTHON.exists(),
+    }.items()
+    if lacks
+]
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(bool(missing), reason="; ".join(missing))]
+
+FAST = {
+    "AWA_HEARTBEAT_INTERVAL": "500ms",
+    "AWA_HEARTBEAT_STALENESS": "3s",
+    "AWA_HEARTBEAT_RESCUE_INTERVAL": "500ms",
+    "PYTHONPATH": "/srv/app",
+    "AWA_APP": "tasks:app",
+    "AWA_QUEUES": "default",
+}
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with booted(tmp_path_factory.mktemp("machine")) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(database_url: str) -> AsyncIterator[awa.App]:
+    async with awa.App(database_url) as app:
+        yield app
+
+
+@pytest.fixture
+def worker(machine: Machine, request: pytest.FixtureRequest, database_url: str) -> Iterator[Unit]:
+    """An instance of the test's own, not started yet; stopped at the end."""
+    instance = request.node.name.removeprefix("test_")
+    unit = Unit(machine, f"awa-worker@{instance}.service", f"/etc/awa/{instance}.env")
+    unit.settings(**FAST, AWA_DATABASE_URL=database_url)
+    yield unit
+    print(unit.systemctl("status", "--no-pager", "--lines=0", check=False), unit.journal)
+    unit.systemctl("kill", "--signal=SIGKILL", check=False)
+    unit.systemctl("stop", check=False)
+
+
+async def is_state(client: awa.App, job_id: int, state: State) -> bool:
+    return (await client.get(job_id)).state is state
+
+
+async def start_nap(client: awa.App, seconds: float) -> int:
+    job = await client.enqueue("nap", {"seconds": seconds})
+    await eventually("the job runs", lambda: is_state(client, job.id, State.RUNNING))
+    return job.id
+
+
+def test_the_units_are_right_and_confined(machine: Machine, worker: Unit) -> None:
+    folder = "/etc/systemd/system"
+    units = [f"{folder}/awa-worker@.service", f"{folder}/awa-maintenance.service", f"{folder}/awa.target"]
+    assert machine.run("systemd-analyze", "verify", *units) == ""
+    for name in (worker.name, "awa-maintenance.service"):
+        level = re.search(r"exposure level for .*: ([\d.]+)", machine.run("systemd-analyze", "security", name))
+        assert level is not None
+        assert float(level[1]) <= 2.5
+
+
+async def test_worker_and_leader_start_together_and_stop_together(
+    machine: Machine, worker: Unit, client: awa.App, database_url: str
+) -> None:
+    leader = Unit(machine, "awa-maintenance.service", "/etc/awa/maintenance.env")
+    leader.settings(**FAST, AWA_DATABASE_URL=database_url)
+    worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_MAINTENANCE="false")
+    machine.run("systemctl", "enable", "awa.target", leader.name, worker.name)
+    machine.run("systemctl", "start", "awa.target")
+    await eventually("both are there", lambda: worker.state == leader.state == "active")
+    await eventually("the leader", lambda: leader.status == "leader")
+    job = await client.enqueue("look_around")
+    assert await client.result(job.id, timeout="30s") == {
+        "user": "awa",
+        "writes": ["/var/lib/awa", "/tmp"],
+        "sees_notify_socket": False,
+    }
+    await eventually("figures", lambda: worker.status.startswith("0 running, 1 done"))
+    machine.run("systemctl", "stop", "awa.target")
+    await eventually("both have stopped", lambda: worker.state == leader.state == "inactive")
+    assert [worker.show("Result"), leader.show("Result")] == ["success", "success"]
+    machine.run("systemctl", "disable", leader.name, worker.name)
+
+
+async def test_start_waits_for_the_database(worker: Unit, database_url: str) -> None:
+    async with counted(database_url) as (url, _):
+        pass  # nobody answers there any more
+    worker.settings(**FAST, AWA_DATABASE_URL=url)
+    worker.drop_in(TimeoutStartSec="2")
+    worker.systemctl("start", "--no-block")
+    await eventually("why it waits", lambda: "waiting: the database is not reached yet" in worker.status)
+    first = worker.pid
+    await eventually("longer than the timeout", lambda: age_s(worker) > 6)
+    assert (worker.state, worker.pid) == ("activating", first)
+    worker.settings(**FAST, AWA_DATABASE_URL=database_url)
+    worker.send(signal.SIGHUP)
+    await eventually("it is ready", lambda: worker.state == "active")
+    assert (worker.pid, worker.restarts) == (first, 0)
+
+
+def age_s(unit: Unit) -> float:
+    with open("/proc/uptime") as uptime:
+        now = float(uptime.read().split()[0])
+    return now - int(unit.show("ExecMainStartTimestampMonotonic")) / 1e6
+
+
+async def test_a_frozen_worker_is_restarted(worker: Unit, client: awa.App) -> None:
+    worker.drop_in(WatchdogSec="4")
+    worker.systemctl("start")
+    job_id = await start_nap(client, 1)
+    first = worker.pid
+    worker.send(signal.SIGSTOP)
+    await eventually("restarted", lambda: worker.restarts == 1 and worker.state == "active", 60)
+    assert worker.pid != first
+    assert "Watchdog timeout" in worker.journal
+    await eventually("its job is done", lambda: is_state(client, job_id, State.COMPLETED))
+
+
+async def test_a_blocked_worker_is_restarted_and_shows_where(worker: Unit, client: awa.App) -> None:
+    worker.drop_in(WatchdogSec="4")
+    worker.systemctl("start")
+    await client.enqueue("block", {"seconds": 300}, max_attempts=1)
+    await eventually("restarted", lambda: worker.restarts == 1 and worker.state == "active", 60)
+    assert 'File "/srv/app/tasks.py", line 15 in block' in worker.journal
+
+
+async def test_a_killed_worker_is_restarted(worker: Unit, client: awa.App) -> None:
+    worker.systemctl("start")
+    job_id = await start_nap(client, 1)
+    worker.send(signal.SIGKILL)
+    await eventually("restarted", lambda: worker.restarts == 1 and worker.state == "active", 60)
+    await eventually("its job is done", lambda: is_state(client, job_id, State.COMPLETED))
+
+
+async def test_reload(worker: Unit, client: awa.App, database_url: str) -> None:
+    worker.systemctl("start")
+    first = worker.pid
+    job_id = await start_nap(client, 3)
+    worker.settings(**{**FAST, "AWA_QUEUES": "default,email=3"}, AWA_DATABASE_URL=database_url)
+    worker.systemctl("reload")
+    await eventually("reloading", lambda: worker.state == "reloading" or "email" in worker.status)
+    await eventually("reloaded", lambda: worker.state == "active" and "queues default, email" in worker.status)
+    assert (worker.pid, worker.restarts) == (first, 0)
+    job = await client.get(job_id)
+    assert (job.state, job.attempt) == (State.COMPLETED, 1)
+
+    worker.settings(**FAST, AWA_DATABASE_URL="mysql://somewhere")
+    worker.systemctl("reload")
+    await eventually("a mistake", lambda: "must begin with postgresql://" in worker.journal)
+    await eventually("as it was", lambda: worker.state == "active" and "queues default, email" in worker.status)
+    assert (worker.pid, worker.restarts) == (first, 0)
+
+
+async def test_stop_drains_for_as_long_as_it_takes(worker: Unit, client: awa.App, database_url: str) -> None:
+    worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_SHUTDOWN_TIMEOUT="1m")
+    worker.drop_in(TimeoutStopSec="2")
+    worker.systemctl("start")
+    job_id = await start_nap(client, 8)
+    worker.systemctl("stop")
+    assert (worker.state, worker.show("Result")) == ("inactive", "success")
+    job = await client.get(job_id)
+    assert (job.state, job.attempt) == (State.COMPLETED, 1)
+
+
+async def test_several_processes(worker: Unit, client: awa.App, database_url: str) -> None:
+    worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_PROCESSES="2")
+    worker.drop_in(WatchdogSec="4")
+    worker.systemctl("start")
+    assert "2 of 2 processes ready" in worker.status
+    first = worker.pid
+    await client.enqueue("block", {"seconds": 300}, max_attempts=1)
+    await eventually("one of them is ended", lambda: "ending it" in worker.journal, 60)
+    await eventually("both work", lambda: "2 of 2 processes ready" in worker.status, 60)
+    assert (worker.pid, worker.restarts) == (first, 0)
+    job_id = await start_nap(client, 3)
+    worker.systemctl("stop")
+    assert worker.show("Result") == "success"
+    assert await is_state(client, job_id, State.COMPLETED)
+
+
+async def test_the_database_as_a_credential(machine: Machine, worker: Unit, client: awa.App, database_url: str) -> None:
+    machine.write("/etc/credstore/awa.database_url", database_url)
+    worker.settings(**FAST)
+    worker.systemctl("start")
+    job_id = await start_nap(client, 0.5)
+    await eventually("it is done", lambda: is_state(client, job_id, State.COMPLETED))
+    (machine.root / "etc/credstore/awa.database_url").unlink()
+
+
+async def test_wrong_usage_is_not_tried_again(worker: Unit, database_url: str) -> None:
+    worker.settings(**{**FAST, "AWA_CONCURRENCY": "many"}, AWA_DATABASE_URL=database_url)
+    worker.systemctl("start", check=False)
+    await eventually("it has failed", lambda: worker.state == "failed")
+    assert (worker.show("ExecMainStatus"), worker.restarts) == ("2", 0)
+
+
+async def test_a_failed_start_is_tried_again_for_ever(worker: Unit, fresh_database_url: str) -> None:
+    worker.settings(**FAST, AWA_DATABASE_URL=fresh_database_url)
+    worker.drop_in(RestartSec="100ms")
+    worker.systemctl("start", check=False)
+    await eventually("many times", lambda: worker.restarts > 6, 60)
+    assert worker.state == "activating"
+    assert "run `awa migrate`" in worker.journal
