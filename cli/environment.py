@@ -26,6 +26,7 @@ from awa_py.store.session import Session
 from . import logs
 from .failures import explained
 from .logs import LogFormat, LogLevel
+from .output import say
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Client)
@@ -120,10 +121,11 @@ class Environment:
         return App() if spec is None else load_app(spec)
 
     def check(self, spec: str | None) -> None:
-        """Raises where a start with this app and these settings would fail, database or not."""
+        """Says that a start with this app and these settings would go well, or raises. No database is asked."""
         app = self.load(spec)
         if not self._is_embedded and (self.names_database or not app.database.url):
             self.find_url()
+        say("all is right")
 
     async def connect(self, app: App) -> App:
         """Points the app to its database: an option's, else the app's own, else the environment's."""

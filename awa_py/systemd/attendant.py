@@ -86,7 +86,9 @@ class Attendant:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await cancel(*self._tasks)
-        if not self._will_begin_anew:
+        if self._will_begin_anew:
+            self._notifier.tell(extension(MORE_TIME_S))  # alone: beside WATCHDOG=1, it would not extend the watchdog
+        else:
             self._notifier.tell(STOPPING, status("stopped"))
 
     def stop(self) -> None:

@@ -125,6 +125,8 @@ class Supervisor:
             finally:
                 self._stop(signal.SIGTERM)
                 self._wait()
+        if self._begins_anew:
+            self._ask_for_time()
         return self._exit_code
 
     @contextmanager
@@ -177,7 +179,7 @@ class Supervisor:
             self._told_to_stop(number)
 
     def _told_to_stop(self, number: int) -> None:
-        drains_for_reload = self._settings is not None and self._settings.next is not None
+        drains_for_reload = self._begins_anew
         if self._settings is not None:
             self._settings.next = None
         if not drains_for_reload:  # else they have been told already, and a second time would hurry them
@@ -191,6 +193,7 @@ class Supervisor:
         if settings is None or (self._stopping and settings.next is None):
             return
         self._tell(*reloading())
+        self._ask_for_time()
         try:
             settings.check()
         except AwaError as error:
@@ -261,10 +264,20 @@ class Supervisor:
         if self._notifier.tell(*more) and begins:
             self._is_ready = True
 
+    def _ask_for_time(self) -> None:
+        """Before something takes long. Alone: beside WATCHDOG=1, it would not extend the watchdog."""
+        self._notifier.tell(extension(MORE_TIME_S))
+
+    @property
+    def _begins_anew(self) -> bool:
+        return self._settings is not None and self._settings.next is not None
+
     def _status(self) -> str:
         ready = sum(child.is_ready for child in self._children if child.process is not None)
         words = [f"{ready} of {len(self._children)} processes ready", self._tally()]
-        return "; ".join(["stopping", *words] if self._stopping else words)
+        if self._stopping:
+            words.insert(0, "reloading" if self._begins_anew else "stopping")
+        return "; ".join(words)
 
     def _figures(self) -> Figures:
         return sum((child.figures for child in self._children), Figures())

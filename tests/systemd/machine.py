@@ -19,6 +19,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = Path("/usr/bin") / VERSION  # one that an ordinary user may run, and that no sandbox hides
+PACKAGES = "AWA_TEST_SYSTEMD_PACKAGES"  # a folder of .deb files that make the machine's systemd another one
 BOOT_S = 120.0
 BOOT_TARGET = """[Unit]
 Requires=basic.target
@@ -169,6 +170,9 @@ def _overlay(directory: Path) -> Iterator[Path]:
 
 def _furnish(root: Path) -> None:
     """Puts awa as a wheel has it into the machine, and nothing of the host's own services."""
+    for package in sorted(Path(os.environ.get(PACKAGES, "/nowhere")).glob("*.deb")):
+        files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE, check=True).stdout
+        subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", root], input=files, check=True)
     source = root.parent / "source"
     for name in ("awa_py", "cli", "schema", "systemd"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))

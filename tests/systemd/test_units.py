@@ -1,5 +1,6 @@
 """The installed units, under a real systemd, with a real worker, leader and database."""
 
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,8 @@ import pytest
 
 import awa_py as awa
 from awa_py import State
+from awa_py.systemd.envfile import parse
+from tests.envfiles import TRICKY
 from tests.processes import eventually
 from tests.systemd.machine import PYTHON, Machine, Unit, booted
 from tests.wire import counted
@@ -81,6 +84,17 @@ def test_the_units_are_right_and_confined(machine: Machine, worker: Unit) -> Non
         level = re.search(r"exposure level for .*: ([\d.]+)", machine.run("systemd-analyze", "security", name))
         assert level is not None
         assert float(level[1]) <= 2.5
+
+
+def test_files_are_read_as_systemd_reads_them(machine: Machine) -> None:
+    machine.write("/etc/tricky.env", TRICKY)
+    seen = machine.run(
+        *("systemd-run", "--pipe", "--wait", "--quiet", "--property=EnvironmentFile=/etc/tricky.env"),
+        *("/opt/awa/bin/python", "-c", "import json, os; print(json.dumps(dict(os.environ)))"),
+    )
+    ours = parse(TRICKY)
+    theirs = {name: value for name, value in json.loads(seen).items() if name in ours or name.startswith("X")}
+    assert ours == theirs
 
 
 async def test_worker_and_leader_start_together_and_stop_together(
@@ -220,7 +234,7 @@ async def test_wrong_usage_is_not_tried_again(worker: Unit, database_url: str) -
 
 async def test_a_failed_start_is_tried_again_for_ever(worker: Unit, fresh_database_url: str) -> None:
     worker.settings(**FAST, AWA_DATABASE_URL=fresh_database_url)
-    worker.drop_in(RestartSec="100ms")
+    worker.drop_in(RestartSec="100ms", RestartSteps="0")
     worker.systemctl("start", check=False)
     await eventually("many times", lambda: worker.restarts > 6, 60)
     assert worker.state == "activating"

@@ -2,6 +2,7 @@
 
 import logging
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +131,20 @@ def test_the_schema_is_the_given_one_or_that_of_the_environment() -> None:
     assert schema_name("given", {"AWA_SCHEMA": "env"}) == "given"
     assert schema_name(None, {"AWA_SCHEMA": "env"}) == "env"
     assert schema_name(None, {"AWA_SCHEMA": " "}) == "awa"
+
+
+def test_a_credential_comes_after_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "database_url").write_text("postgresql://credential\n")
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert database_url(environ=environ) == "postgresql://credential"
+    assert database_url(environ={**environ, "DATABASE_URL": "postgresql://variable"}) == "postgresql://variable"
+    assert database_url("postgresql://option", environ) == "postgresql://option"
+
+
+def test_a_credential_that_is_not_there_is_none_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    with pytest.raises(ConfigError, match="no database"):
+        database_url(environ=environ)
+    (tmp_path / "database_url").mkdir()
+    with pytest.raises(ConfigError, match="cannot read the credential database_url"):
+        database_url(environ=environ)

@@ -1,14 +1,16 @@
-"""Work that begins in a context of its own and goes on there."""
+"""Work that begins in a context of its own and goes on there; and whether a thread's loop turns."""
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 import pytest
 
-from awa_py.loops import in_context
+from awa_py.loops import LoopThread, in_context
 from awa_py.wording import chain
+from tests.support import eventually
 
 VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="nobody's")
 
@@ -158,3 +160,38 @@ async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
     with pytest.raises(ValueError, match="no") as caught:
         await go_on(work(), contextvars.copy_context())
     assert chain(caught.value) == "ValueError: no"
+
+
+async def test_a_thread_that_hangs_does_not_answer() -> None:
+    async def sleep() -> None:
+        await asyncio.sleep(3600)
+
+    thread = LoopThread("test", sleep)
+    assert thread.turns(within_s=0), "it was not started yet"
+    thread.start()
+    assert thread.turns(within_s=0), "it has only been asked"
+    await eventually(lambda: thread.turns(within_s=0) and thread.turns(within_s=30))
+
+    gate = threading.Event()
+    thread.call(gate.wait)
+    await eventually(lambda: not thread.turns(within_s=0.2))
+    assert thread.turns(within_s=3600)
+    gate.set()
+    await eventually(lambda: thread.turns(within_s=0.2))
+
+    await thread.stop()
+    assert thread.turns(within_s=0), "nobody waits for what was stopped"
+
+
+async def test_a_question_is_as_old_as_it_is_unanswered() -> None:
+    """Whoever asks for the first time after long gets no false alarm."""
+
+    async def sleep() -> None:
+        await asyncio.sleep(3600)
+
+    thread = LoopThread("test", sleep)
+    thread.start()
+    assert thread.turns(within_s=30)
+    await asyncio.sleep(0.2)
+    assert thread.turns(within_s=0.1)
+    await thread.stop()

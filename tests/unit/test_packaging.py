@@ -1,6 +1,7 @@
 """What is in the tree is in the wheel."""
 
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -10,3 +11,10 @@ def test_every_package_is_listed() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "awa_py").rglob("__init__.py")}
     assert found | {"awa_cli", "awa_cli.bench", "awa_cli.demo", "awa_schema", "awa_systemd"} == listed
+
+
+def test_every_unit_file_is_in_the_wheel() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["awa_systemd"]
+    for path in (ROOT / "systemd").iterdir():
+        if path.is_file() and path.suffix != ".py":
+            assert any(fnmatch(path.name, pattern) for pattern in patterns), path.name

@@ -1,0 +1,25 @@
+from prometheus_client import CollectorRegistry
+
+from awa_py.metrics import Figures, Metrics
+from awa_py.systemd.tally import Tally
+
+
+def test_a_process_in_a_line() -> None:
+    seen = iter([Figures(running=3, done=0), Figures(done=120, failed=1, leads=True)])
+    tally = Tally(lambda: next(seen), "queues default, email")
+    assert tally() == "3 running, 0 done (0.0/s); queues default, email"
+    first, rest = tally().split(" (", 1)
+    assert first == "0 running, 120 done"
+    assert rest.split("/s)")[1] == ", 1 failed; queues default, email; leader"
+    assert float(rest.split("/s)")[0]) > 0
+
+
+def test_figures_are_totals_of_all_queues() -> None:
+    metrics = Metrics(CollectorRegistry())
+    metrics.completed.labels("default").inc(2)
+    metrics.completed.labels("email").inc(3)
+    metrics.failed.labels("email").inc()
+    metrics.running.labels("email").set_function(lambda: 4)
+    metrics.is_leader.set(1)
+    assert metrics.figures() == Figures(running=4, done=5, failed=1, leads=True)
+    assert metrics.figures() + Figures(running=1) == Figures(running=5, done=5, failed=1, leads=True)
