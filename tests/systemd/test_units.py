@@ -239,3 +239,21 @@ async def test_a_failed_start_is_tried_again_for_ever(worker: Unit, fresh_databa
     await eventually("many times", lambda: worker.restarts > 6, 60)
     assert worker.state == "activating"
     assert "run `awa migrate`" in worker.journal
+
+
+async def test_a_user_may_run_it_too(machine: Machine, client: awa.App, database_url: str) -> None:
+    machine.run("useradd", "--create-home", "--uid", "1999", "somebody")
+    machine.run("systemctl", "start", "user@1999.service")
+    mine = ("runuser", "-u", "somebody", "--", "env", "HOME=/home/somebody", "XDG_RUNTIME_DIR=/run/user/1999")
+    answer = machine.run(*mine, "/opt/awa/bin/awa", "systemd", "install", "--user")
+    assert "written   /home/somebody/.config/systemd/user/awa-worker@.service" in answer
+    variables = {**FAST, "AWA_DATABASE_URL": database_url}
+    machine.write("/home/somebody/.config/awa/mine.env", "".join(f"{k}={v}\n" for k, v in variables.items()))
+    machine.run("chown", "-R", "somebody", "/home/somebody/.config")
+    systemctl = (*mine, "systemctl", "--user")
+    machine.run(*systemctl, "daemon-reload")
+    machine.run(*systemctl, "enable", "--now", "awa.target", "awa-worker@mine")
+    assert machine.run(*systemctl, "is-active", "awa-worker@mine", "awa.target") == "active\nactive\n"
+    job_id = await start_nap(client, 2)
+    machine.run(*systemctl, "stop", "awa-worker@mine")
+    assert await is_state(client, job_id, State.COMPLETED)
