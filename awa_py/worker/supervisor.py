@@ -21,26 +21,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import FrameType
 
 from awa_py.errors import AwaError, ConfigError
 from awa_py.metrics import Figures
-from awa_py.systemd.notifier import (
-    FIRST_TICK_S,
-    MORE_TIME_S,
-    READY,
-    STOPPING,
-    WATCHDOG,
-    Notifier,
-    extension,
-    reloading,
-    status,
-)
+from awa_py.systemd.notifier import MORE_TIME_S, STOPPING, Notifier, reloading
 from awa_py.systemd.reload import Reload
-from awa_py.systemd.tally import Tally
 from awa_py.worker import reports
+from awa_py.worker.child import Child
+from awa_py.worker.herald import Herald
 from awa_py.worker.reports import Reporter
 
 logger = logging.getLogger("awa.supervisor")
@@ -52,28 +42,6 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
 WRONG_USAGE = 2
-
-
-@dataclass(slots=True)
-class _Child:
-    """A place for a process, and the process that holds it now."""
-
-    number: int
-    process: "subprocess.Popen[bytes] | None" = None
-    starts: int = 0
-    started_at: float = 0.0
-    failures: int = 0
-    got_to_work: bool = False
-    is_ready: bool = False
-    failed_to_start: bool = False
-    heard_at: float | None = None  # of the process that holds the place now
-    is_aborted: bool = False
-    figures: Figures = field(default_factory=Figures)
-    start_again_at: float | None = None
-
-    @property
-    def at_work(self) -> bool:
-        return self.process is not None or self.start_again_at is not None
 
 
 class Supervisor:
@@ -92,14 +60,11 @@ class Supervisor:
             raise ConfigError(f"processes is 1 or more, not {processes}")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
-        self._children = [_Child(number) for number in range(1, processes + 1)]
+        self._children = [Child(number) for number in range(1, processes + 1)]
         self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
-        self._notifier = notifier or Notifier()
+        self._herald = Herald(notifier or Notifier(), self._children)
         self._settings = settings
-        self._tally = Tally(self._figures)
         self._reports = -1
-        self._told_at = 0.0
-        self._is_ready = False
         self._stopping = False
         self._exit_code = 0
 
@@ -118,15 +83,15 @@ class Supervisor:
                     self._take_signals()
                     self._reap()
                     self._start_again(read_end, report_end)
-                    if self._notifier.is_heard:
+                    if self._herald.is_heard:
                         self._hear_children()
                         self._abort_the_hung()
-                        self._tell()
+                        self._herald.tell(phase=self._phase)
             finally:
                 self._stop(signal.SIGTERM)
                 self._wait()
         if self._begins_anew:
-            self._ask_for_time()
+            self._herald.ask_for_time()
         return self._exit_code
 
     @contextmanager
@@ -144,17 +109,17 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, child: _Child, read_end: int, report_end: int) -> None:
-        every_s = self._notifier.tick_s if self._notifier.is_heard else 0
+    def _start(self, child: Child, read_end: int, report_end: int) -> None:
         own = {
             LIFELINE_VARIABLE: str(read_end),
             INDEX_VARIABLE: str(child.number - 1),
-            **Reporter.variable(report_end, child.number - 1, every_s),
+            **Reporter.variable(report_end, child.number - 1, self._herald.hears_every_s),
         }
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
-        child.heard_at, child.is_ready, child.is_aborted = None, False, False
+        child.heard_at = child.started_at + MORE_TIME_S  # a start may take so much longer
+        child.is_ready = child.is_aborted = False
         child.figures = Figures()
         child.process = subprocess.Popen(
             self._command,
@@ -167,8 +132,8 @@ class Supervisor:
 
     def _take_signals(self) -> None:
         due = [child.start_again_at for child in self._children if child.start_again_at is not None]
-        if self._notifier.is_heard:
-            due.append(self._told_at + self._tick_s)
+        if self._herald.is_heard:
+            due.append(self._herald.due)
         try:
             number = self._events.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None)
         except Empty:
@@ -185,21 +150,21 @@ class Supervisor:
         if not drains_for_reload:  # else they have been told already, and a second time would hurry them
             logger.info("%s goes to all processes", signal.Signals(number).name)
             self._stop(number)
-        self._tell(STOPPING)
+        self._herald.tell(STOPPING, phase=self._phase)
 
     def _reload(self) -> None:
         """Stops all for a new beginning, if the settings are right; else all stays as it was."""
         settings = self._settings
         if settings is None or (self._stopping and settings.next is None):
             return
-        self._tell(*reloading())
-        self._ask_for_time()
+        self._herald.tell(*reloading(), phase="reloading")
+        self._herald.ask_for_time()
         try:
             settings.check()
         except AwaError as error:
             logger.error("not reloaded, the settings stay as they were: %s", error)
         if settings.next is None:
-            self._tell(*([READY] if self._is_ready else []))
+            self._herald.tell_that_nothing_changed()
         elif not self._stopping:
             logger.info("the new settings are right: beginning anew as soon as the running jobs have ended")
             self._stop(signal.SIGTERM)
@@ -218,7 +183,7 @@ class Supervisor:
             if code is not None:
                 self._ended(child, code)
 
-    def _ended(self, child: _Child, code: int) -> None:
+    def _ended(self, child: Child, code: int) -> None:
         child.process = None
         if self._stopping or code == 0:
             logger.info("process %s ended: %s", self._name(child), _wording(code))
@@ -242,56 +207,30 @@ class Supervisor:
 
     def _abort_the_hung(self) -> None:
         """Ends children that have been silent for too long, with a traceback of what they hang in if they can."""
-        now, patience_s = time.monotonic(), self._notifier.watchdog_s
+        now, patience_s = time.monotonic(), self._herald.watchdog_s
         for child in self._children:
-            if patience_s is None or child.process is None or child.heard_at is None:
-                continue
-            if now - child.heard_at > patience_s:
+            if patience_s is not None and child.process is not None and now - child.heard_at > patience_s:
                 logger.error("process %s has been silent for %.3g s: ending it", self._name(child), patience_s)
                 child.process.send_signal(signal.SIGKILL if child.is_aborted else signal.SIGABRT)
                 child.process.send_signal(signal.SIGCONT)
                 child.heard_at, child.is_aborted = now, True
 
-    def _tell(self, *lines: str) -> None:
-        """Tells systemd how all of them are, together."""
-        self._told_at = time.monotonic()
-        begins = not self._is_ready and not self._stopping and all(child.is_ready for child in self._children)
-        more = [*lines, status(self._status()), WATCHDOG]
-        if begins:
-            more.append(READY)
-        elif self._stopping or not self._is_ready or lines:
-            more.append(extension(MORE_TIME_S))
-        if self._notifier.tell(*more) and begins:
-            self._is_ready = True
-
-    def _ask_for_time(self) -> None:
-        """Before something takes long. Alone: beside WATCHDOG=1, it would not extend the watchdog."""
-        self._notifier.tell(extension(MORE_TIME_S))
-
     @property
     def _begins_anew(self) -> bool:
         return self._settings is not None and self._settings.next is not None
 
-    def _status(self) -> str:
-        ready = sum(child.is_ready for child in self._children if child.process is not None)
-        words = [f"{ready} of {len(self._children)} processes ready", self._tally()]
-        if self._stopping:
-            words.insert(0, "reloading" if self._begins_anew else "stopping")
-        return "; ".join(words)
-
-    def _figures(self) -> Figures:
-        return sum((child.figures for child in self._children), Figures())
-
     @property
-    def _tick_s(self) -> float:
-        return self._notifier.tick_s if self._is_ready else min(FIRST_TICK_S, self._notifier.tick_s)
+    def _phase(self) -> str:
+        if not self._stopping:
+            return ""
+        return "reloading" if self._begins_anew else "stopping"
 
-    def _give_up(self, child: _Child, code: int) -> None:
+    def _give_up(self, child: Child, code: int) -> None:
         logger.error("process %s could not start (%s): giving up", self._name(child), _wording(code))
         self._exit_code = code
         self._stop(signal.SIGTERM)
 
-    def _plan_restart(self, child: _Child, code: int, lived_s: float) -> None:
+    def _plan_restart(self, child: Child, code: int, lived_s: float) -> None:
         child.failures = 1 if lived_s >= STEADY_S else child.failures + 1
         pause_s = restart_pause_s(child.failures)
         child.start_again_at = time.monotonic() + pause_s
@@ -309,7 +248,7 @@ class Supervisor:
             if child.process is not None:
                 child.process.wait()
 
-    def _name(self, child: _Child) -> str:
+    def _name(self, child: Child) -> str:
         return f"{child.number} of {len(self._children)}"
 
 

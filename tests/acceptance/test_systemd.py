@@ -14,6 +14,7 @@ from awa_py.migrate import migrate
 from tests.chaos import jobs
 from tests.manager import Manager, manager
 from tests.processes import FAST, Process, Processes, eventually, processes
+from tests.wire import counted
 
 EXTENSION = "EXTEND_TIMEOUT_USEC"
 
@@ -105,12 +106,16 @@ async def test_a_leader_waits_for_the_schema(fresh_database_url: str, services: 
 
 
 async def test_the_watchdog_is_fed_while_the_database_is_away(
-    services: Processes, systemd: Manager, tmp_path: Path
+    services: Processes, systemd: Manager, database_url: str
 ) -> None:
-    services.worker(
-        env={**systemd.env(watchdog_s=2), "AWA_DATABASE_URL": f"postgresql://awa@/awa?host={tmp_path}/nowhere"}
-    )
-    await eventually("food", lambda: systemd.count("WATCHDOG") > 5)
+    async with counted(database_url) as (door, _):
+        worker = services.worker(env={**systemd.env(watchdog_s=2), "AWA_DATABASE_URL": door})
+        await ready(systemd)
+    await eventually("that it is away", lambda: "no heartbeat got through" in systemd.statuses[-1])
+    fed = systemd.count("WATCHDOG")
+    await eventually("food", lambda: systemd.count("WATCHDOG") > fed + 8)
+    assert EXTENSION not in systemd.messages[-1]
+    assert worker.running
 
 
 async def test_a_blocked_loop_starves_the_watchdog(services: Processes, systemd: Manager, client: awa.App) -> None:
