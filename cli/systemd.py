@@ -21,17 +21,17 @@ CommandOption = Annotated[
 
 NEXT = """
 Next:
-  systemd-sysusers && systemd-tmpfiles --create     the user awa, and who may read /etc/awa
-  install -m 640 -g awa /etc/awa/example.env /etc/awa/NAME.env     and write your settings there
+  systemd-sysusers && systemd-tmpfiles --create                   # the user awa, and who may read /etc/awa
+  install -m 640 -g awa /etc/awa/example.env /etc/awa/NAME.env    # and write your settings there
   systemctl daemon-reload
-  systemctl enable --now awa.target awa-worker@NAME     awa-maintenance too, for a leader of its own"""
+  systemctl enable --now awa.target awa-worker@NAME               # awa-maintenance too, for a leader of its own"""
 
 NEXT_FOR_USER = """
 Next:
-  cp {config}/awa/example.env {config}/awa/NAME.env     and write your settings there
+  cp {config}/awa/example.env {config}/awa/NAME.env    # and write your settings there
   systemctl --user daemon-reload
-  systemctl --user enable --now awa.target awa-worker@NAME     awa-maintenance too, for a leader of its own
-  loginctl enable-linger     so that it runs while you are logged out"""
+  systemctl --user enable --now awa.target awa-worker@NAME    # awa-maintenance too, for a leader of its own
+  loginctl enable-linger    # so that it runs while you are logged out"""
 
 
 def _parse_kind(text: str) -> str:

@@ -156,8 +156,8 @@ class Attendant:
     def _status(self, problems: Sequence[str]) -> str:
         if self._phase is Phase.STARTING and problems:
             return f"waiting: {'; '.join(problems)}"
-        first = "; ".join(problems) if self._phase is Phase.RUNNING else self._phase.value
-        return "; ".join(filter(None, ["" if self._phase is Phase.STARTING else first, self._figures()]))
+        first = {Phase.STARTING: "", Phase.RUNNING: "; ".join(problems)}.get(self._phase, self._phase)
+        return "; ".join(filter(None, [first, self._figures()]))
 
     @property
     def _will_begin_anew(self) -> bool:
