@@ -126,11 +126,11 @@ async def test_start_waits_for_the_database(worker: Unit, database_url: str) -> 
     async with counted(database_url) as (url, _):
         pass  # nobody answers there any more
     worker.settings(**FAST, AWA_DATABASE_URL=url)
-    worker.drop_in(TimeoutStartSec="2")
+    worker.drop_in(TimeoutStartSec="8")
     worker.systemctl("start", "--no-block")
     await eventually("why it waits", lambda: "waiting: the database is not reached yet" in worker.status)
     first = worker.pid
-    await eventually("longer than the timeout", lambda: age_s(worker) > 6)
+    await eventually("longer than the timeout", lambda: age_s(worker) > 12)
     assert (worker.state, worker.pid) == ("activating", first)
     worker.settings(**FAST, AWA_DATABASE_URL=database_url)
     worker.send(signal.SIGHUP)
@@ -150,7 +150,7 @@ async def test_a_frozen_worker_is_restarted(worker: Unit, client: awa.App) -> No
     job_id = await start_nap(client, 1)
     first = worker.pid
     worker.send(signal.SIGSTOP)
-    await eventually("restarted", lambda: worker.restarts == 1 and worker.state == "active", 60)
+    await eventually("restarted", lambda: worker.restarts >= 1 and worker.state == "active", 60)
     assert worker.pid != first
     assert "Watchdog timeout" in worker.journal
     await eventually("its job is done", lambda: is_state(client, job_id, State.COMPLETED))
@@ -160,7 +160,7 @@ async def test_a_blocked_worker_is_restarted_and_shows_where(worker: Unit, clien
     worker.drop_in(WatchdogSec="4")
     worker.systemctl("start")
     await client.enqueue("block", {"seconds": 300}, max_attempts=1)
-    await eventually("restarted", lambda: worker.restarts == 1 and worker.state == "active", 60)
+    await eventually("restarted", lambda: worker.restarts >= 1 and worker.state == "active", 60)
     assert 'File "/srv/app/tasks.py", line 15 in block' in worker.journal
 
 
@@ -168,7 +168,7 @@ async def test_a_killed_worker_is_restarted(worker: Unit, client: awa.App) -> No
     worker.systemctl("start")
     job_id = await start_nap(client, 1)
     worker.send(signal.SIGKILL)
-    await eventually("restarted", lambda: worker.restarts == 1 and worker.state == "active", 60)
+    await eventually("restarted", lambda: worker.restarts >= 1 and worker.state == "active", 60)
     await eventually("its job is done", lambda: is_state(client, job_id, State.COMPLETED))
 
 
@@ -193,7 +193,7 @@ async def test_reload(worker: Unit, client: awa.App, database_url: str) -> None:
 
 async def test_stop_drains_for_as_long_as_it_takes(worker: Unit, client: awa.App, database_url: str) -> None:
     worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_SHUTDOWN_TIMEOUT="1m")
-    worker.drop_in(TimeoutStopSec="2")
+    worker.drop_in(TimeoutStopSec="4")
     worker.systemctl("start")
     job_id = await start_nap(client, 8)
     worker.systemctl("stop")
@@ -204,7 +204,7 @@ async def test_stop_drains_for_as_long_as_it_takes(worker: Unit, client: awa.App
 
 async def test_several_processes(worker: Unit, client: awa.App, database_url: str) -> None:
     worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_PROCESSES="2")
-    worker.drop_in(WatchdogSec="4")
+    worker.drop_in(WatchdogSec="8")
     worker.systemctl("start")
     assert "2 of 2 processes ready" in worker.status
     first = worker.pid
