@@ -20,7 +20,7 @@ from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, tell_supervisor
 
 from .environment import Environment
 from .parsing import AppArgument, parse_duration, parse_queue
-from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
+from .serving import LOOPBACK, MetricsHost, MetricsPort, serving, serving_all
 
 QUEUES_VARIABLE = "AWA_QUEUES"
 
@@ -88,13 +88,13 @@ def worker(
     index = os.environ.pop(INDEX_VARIABLE, None)  # not for the processes that jobs start
     if processes > 1 and index is None:
         again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
-        raise typer.Exit(Supervisor(again, processes).run())
+        supervisor = Supervisor(again, processes, listening=metrics_port is not None)
+        with serving_all(supervisor, host=metrics_host, port=metrics_port):
+            raise typer.Exit(supervisor.run())
     app = env.load(spec)
     if shutdown_timeout is not None:
         app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
-    # Each process of several has a port of its own; 0 is any free one.
-    port = metrics_port + int(index or 0) if metrics_port else metrics_port
-    abandoned = env.run(_work(env, app, queues, slots, maintenance, burst, metrics_host, port), fast=True)
+    abandoned = env.run(_work(env, app, queues, slots, maintenance, burst, metrics_host, metrics_port), fast=True)
     if abandoned:
         _leave()
 
@@ -110,7 +110,7 @@ async def _work(
     port: int | None,
 ) -> int:
     """Works until told to stop. How many handlers were left behind in their threads."""
-    metrics = Metrics()
+    metrics = Metrics(watching=port is not None)
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
@@ -11,7 +12,7 @@ import asyncpg
 
 from awa_py.db import LOST, Link, Schema, describe
 from awa_py.job import State
-from awa_py.metrics import Metrics
+from awa_py.metrics import Metrics, Reason
 from awa_py.store import finish, heartbeat
 from awa_py.store.session import Session
 from awa_py.wording import clean, ordinal
@@ -109,6 +110,13 @@ class Completer:
             logger.warning("the progress of %d jobs was not written: %s", len(due), describe(error))
 
     async def _flush(self, batch: Sequence[tuple[Flight, AttemptOutcome]]) -> None:
+        began = time.monotonic()
+        await self._write_groups(batch)
+        self._metrics.flush_seconds.observe(time.monotonic() - began)
+        self._metrics.flush_jobs.observe(len(batch))
+        self._metrics.observe_runs()
+
+    async def _write_groups(self, batch: Sequence[tuple[Flight, AttemptOutcome]]) -> None:
         # In the order of ids, so that two statements that touch the same rows cannot deadlock.
         groups: dict[type, list[Settled]] = defaultdict(list)
         for flight, outcome in sorted(batch, key=lambda settled: settled[0].id):
@@ -151,7 +159,7 @@ class Completer:
             self._end([flight], held=None, sure=False)
             return
         text = clean(f"the outcome cannot be stored: {describe(error)}")
-        await self._write(self._bury, [(flight, Buried(State.FAILED, text))])
+        await self._write(self._bury, [(flight, Buried(State.FAILED, text, reason=Reason.RESULT))])
 
     def _end(self, flights: Sequence[Flight], held: set[int] | None, *, sure: bool) -> None:
         """The outcomes are durable, or were not ours to write. `held`: the ids that were ours; None: all."""
@@ -188,10 +196,10 @@ class Completer:
                 continue
             words = (flight, ordinal(answer.attempt), answer.max_attempts, outcome.error)
             if answer.retry_s is None:
-                self._metrics.failed.labels(flight.queue).inc()
+                self._metrics.failed.labels(flight.queue, outcome.reason).inc()
                 logger.error("%s failed for good at its %s attempt of %d: %s", *words, exc_info=outcome.exception)
             else:
-                self._metrics.retried.labels(flight.queue).inc()
+                self._metrics.retried.labels(flight.queue, outcome.reason).inc()
                 logger.warning(
                     "%s: its %s attempt of %d failed, retry in %.3g s: %s",
                     *words[:3],
@@ -220,7 +228,7 @@ class Completer:
                 self._metrics.cancelled.labels(flight.queue).inc()
                 logger.info("%s was cancelled: %s", flight, outcome.error)
             else:
-                self._metrics.failed.labels(flight.queue).inc()
+                self._metrics.failed.labels(flight.queue, outcome.reason).inc()
                 logger.error("%s failed for good at its %s attempt: %s", flight, ordinal(flight.attempt), outcome.error)
         return held
 

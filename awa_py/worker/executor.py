@@ -20,7 +20,7 @@ from awa_py.registry import Handler, Registry
 from awa_py.worker.batches import Batch, Gatherer
 from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Call, Flights
-from awa_py.worker.judge import DONE, Judge, stopped
+from awa_py.worker.judge import DONE, HandlerTimeout, Judge, stopped
 from awa_py.worker.outcome import AttemptOutcome, Released
 
 BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
@@ -39,6 +39,7 @@ class Executor:
         threads: int,
         settle: Callable[[Flight, AttemptOutcome], None],
         report: Callable[[Flight], None],
+        run_times: dict[str, list[float]] | None = None,
     ) -> None:
         self._registry = registry
         self._flights = flights
@@ -46,6 +47,7 @@ class Executor:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="awa-handler")
         self._settle = settle
         self._report = report
+        self._run_times = run_times
         self._loop = asyncio.get_running_loop()
         self._thread = threading.current_thread()
         self._context = contextvars.copy_context()
@@ -128,7 +130,9 @@ class Executor:
         """
         task = self._taker
         assert task is not None
-        pause_at = time.monotonic() + BURST_S
+        run_times = self._run_times
+        began = time.monotonic()
+        pause_at = began + BURST_S
         while self._taker is task and (call := self._flights.take()) is not None:
             call.task = task
             context = self._context.copy()
@@ -146,6 +150,9 @@ class Executor:
             except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
                 end = error
             call.task = None
+            ended = time.monotonic()
+            if run_times is not None:
+                run_times[call.kind].append(ended - began)
             if isinstance(call, Batch):
                 self._batches.discard(call)
             unsettled = call.unsettled()
@@ -154,9 +161,11 @@ class Executor:
                 self._settle(flight, DONE if end is None else self._judge.of(end, flight))
             if task.cancelling():  # by the handler itself: the next one must not suffer for it
                 break
-            if time.monotonic() > pause_at and self._taker is task:
+            if ended > pause_at and self._taker is task:
                 await asyncio.sleep(0)
-                pause_at = time.monotonic() + BURST_S
+                ended = time.monotonic()
+                pause_at = ended + BURST_S
+            began = ended
         if self._taker is task:
             self._taker = None
 
@@ -242,10 +251,6 @@ class Executor:
     def _note_progress(self, flight: Flight, progress: str) -> None:
         flight.progress = progress
         self._report(flight)
-
-
-class HandlerTimeout(Exception):
-    """The attempt overran its deadline."""
 
 
 async def _within(ends_at: float, limit_s: float, work: Coroutine[Any, Any, Any]) -> Any:

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -14,12 +16,13 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from awa_py import migrate
+from awa_py.checks import Check, problems
 from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
 from awa_py.loops import cancel
-from awa_py.metrics import Metrics
+from awa_py.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.notify import Listener, Topic
 from awa_py.registry import Registry
 from awa_py.store import heartbeat as registry_store
@@ -46,6 +49,7 @@ class Companion(Protocol):
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
+    def checks(self) -> list[Check]: ...
 
 
 class Worker:
@@ -97,12 +101,24 @@ class Worker:
 
     def problems(self) -> list[str]:
         """What keeps the worker from its work, in sentences; nothing: it is ready. From any thread."""
+        return problems(self.checks())
+
+    def checks(self) -> list[Check]:
+        """How it is. From any thread."""
         if self._stopping.is_set():
-            return ["the worker is stopping"]
-        if self._heart is None:
-            return ["the database is not reached yet, its schema not checked"]
-        found = [] if self._heart.healthy else ["no heartbeat got through: the database is not reachable"]
-        return found if self.listening else [*found, "not listening: no wake-up is heard, the worker polls"]
+            return [Check("worker", "the worker is stopping")]
+        heart = self._heart
+        if heart is None:
+            return [Check("database", "the database is not reached yet, its schema not checked")]
+        silent = None if heart.healthy else "no heartbeat got through: the database is not reachable"
+        deaf = None if self.listening else "not listening: no wake-up is heard, the worker polls"
+        return [
+            Check("database", silent, {"heartbeat_age_s": round(heart.silent_s, 3)}),
+            Check("schema"),
+            Check("listening", deaf),
+            # Whoever cannot stand for election can work all the same.
+            *(replace(check, vital=False) for companion in self._companions for check in companion.checks()),
+        ]
 
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
@@ -117,8 +133,8 @@ class Worker:
                 return
             flights = Flights(self._queues, self.info.concurrency, lambda: freed())
             bell = Bell()
-            claims = Link(self._database, "claims", {**STEADY_PLANS, "synchronous_commit": "off"})
-            finishes = Link(self._database, "finishes", STEADY_PLANS)
+            claims = Link(self._database, "claims", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
+            finishes = Link(self._database, "finishes", self.metrics, STEADY_PLANS)
             completer = Completer(
                 finishes,
                 self._database.schema,
@@ -133,12 +149,14 @@ class Worker:
                 threads=self.info.concurrency,
                 settle=completer.settle,
                 report=completer.report_progress,
+                run_times=self.metrics.run_times,
             )
             heart = self._heart = Heart(
                 self._database,
                 self.info,
                 self._settings,
                 flights,
+                self.metrics,
                 bell=bell,
                 listening=lambda: self.listening,
                 tell=_teller(),
@@ -164,10 +182,12 @@ class Worker:
                 fetcher.slot_is_free()
 
             listener = self._listener = Listener(
-                self._database, heard=_hearer(fetcher, heart, flights), listening=fetcher.all_may_be_ready
+                self._database,
+                self.metrics,
+                heard=_hearer(fetcher, heart, flights),
+                listening=fetcher.all_may_be_ready,
             )
-            for queue in self._queues:
-                self.metrics.running.labels(queue).set_function(partial(flights.held, queue))
+            self.metrics.worker.source = partial(self._gauges, flights, heart)
             async with _running(heart, completer, listener, finishes, self._companions):
                 self.ready.set()
                 try:
@@ -178,11 +198,20 @@ class Worker:
                     await self._drain(flights, executor, completer)
                     executor.close()
                     self.abandoned = flights.abandoned
+                    self.metrics.worker.source = None
+
+    def _gauges(self, flights: Flights, heart: Heart) -> Iterator[Value]:
+        """What it is doing now. From any thread."""
+        for queue in self._queues:
+            yield RUNNING, (queue,), flights.held(queue)
+        yield SLOTS, (), self.info.concurrency
+        yield HEARTBEAT, (), time.time() - heart.silent_s
+        yield LISTENING, (), self.listening
 
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[bool]:
         """In the registry before the first claim, out of it after the last finish. False: told to stop before that."""
-        link = Link(self._database, "registry", strict=True)
+        link = Link(self._database, "registry", self.metrics, strict=True)
         try:
             if not await self._until_stopped(self._enter_registry(link)):
                 if link.connected:  # it may have entered, and not yet have heard of it

@@ -12,6 +12,7 @@ Where the very first start fails with wrong usage, or none of them ever got to w
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -27,7 +28,9 @@ logger = logging.getLogger("awa.supervisor")
 
 LIFELINE_VARIABLE = "AWA_SUPERVISOR_FD"
 READINESS_VARIABLE = "AWA_READINESS_FD"
-INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0, so that each can have a port of its own
+INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0
+SOCKET_VARIABLE = "AWA_METRICS_FD"  # a socket that listens, for the process to serve its metrics on
+LOOPBACK = "127.0.0.1"
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -37,10 +40,11 @@ WRONG_USAGE = 2
 
 
 @dataclass(slots=True)
-class _Child:
+class Child:
     """A place for a process, and the process that holds it now."""
 
     number: int
+    listener: socket.socket | None = None  # outlives the process: the next one goes on with it
     process: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
     started_at: float = 0.0
@@ -50,6 +54,11 @@ class _Child:
     start_again_at: float | None = None
 
     @property
+    def age_s(self) -> float:
+        """Since its last start."""
+        return time.monotonic() - self.started_at
+
+    @property
     def at_work(self) -> bool:
         return self.process is not None or self.start_again_at is not None
 
@@ -57,12 +66,23 @@ class _Child:
 class Supervisor:
     """Keeps N copies of a command running: one that died is started again; a signal goes to all."""
 
-    def __init__(self, command: Sequence[str], processes: int, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        processes: int,
+        env: Mapping[str, str] | None = None,
+        *,
+        listening: bool = False,
+    ) -> None:
+        """`listening`: each process has a loopback socket, to be asked how it is."""
         if processes < 1:
             raise ConfigError(f"processes is 1 or more, not {processes}")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
-        self._children = [_Child(number) for number in range(1, processes + 1)]
+        self.children = [
+            Child(number, socket.create_server((LOOPBACK, 0)) if listening else None)
+            for number in range(1, processes + 1)
+        ]
         self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
         self._readiness = -1
         self._stopping = False
@@ -77,9 +97,9 @@ class Supervisor:
             self._readiness, ready_end = pipe
             watch_supervisor()  # a supervisor may have one of its own
             try:
-                for child in self._children:
+                for child in self.children:
                     self._start(child, read_end, ready_end)
-                while any(child.at_work for child in self._children):
+                while any(child.at_work for child in self.children):
                     self._take_signals()
                     self._reap()
                     self._start_again(read_end, ready_end)
@@ -100,12 +120,16 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, child: _Child, read_end: int, ready_end: int) -> None:
+    def _start(self, child: Child, read_end: int, ready_end: int) -> None:
         own = {
             LIFELINE_VARIABLE: str(read_end),
             READINESS_VARIABLE: f"{ready_end}:{child.number - 1}",
             INDEX_VARIABLE: str(child.number - 1),
         }
+        passed = [read_end, ready_end]
+        if child.listener is not None:
+            own[SOCKET_VARIABLE] = str(child.listener.fileno())
+            passed.append(child.listener.fileno())
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
@@ -113,13 +137,13 @@ class Supervisor:
             self._command,
             env=self._env | own,
             stdin=subprocess.DEVNULL,
-            pass_fds=(read_end, ready_end),
+            pass_fds=passed,
             process_group=0,
         )
         logger.info("process %s started: pid %d", self._name(child), child.process.pid)
 
     def _take_signals(self) -> None:
-        due = [child.start_again_at for child in self._children if child.start_again_at is not None]
+        due = [child.start_again_at for child in self.children if child.start_again_at is not None]
         try:
             number = self._events.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None)
         except Empty:
@@ -131,18 +155,18 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """Passes the signal on, and starts nothing any more."""
         self._stopping = True
-        for child in self._children:
+        for child in self.children:
             child.start_again_at = None
             if child.process is not None:
                 child.process.send_signal(number)
 
     def _reap(self) -> None:
-        for child in self._children:
+        for child in self.children:
             code = None if child.process is None else child.process.poll()
             if code is not None:
                 self._ended(child, code)
 
-    def _ended(self, child: _Child, code: int) -> None:
+    def _ended(self, child: Child, code: int) -> None:
         child.process = None
         if self._stopping or code == 0:
             logger.info("process %s ended: %s", self._name(child), _wording(code))
@@ -151,7 +175,7 @@ class Supervisor:
         self._note_who_got_to_work()
         if child.starts == 1:
             child.failed_to_start = code in (1, WRONG_USAGE) and not child.got_to_work
-        if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self._children):
+        if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self.children):
             self._give_up(child, code)
         else:
             self._plan_restart(child, code, lived_s)
@@ -159,16 +183,16 @@ class Supervisor:
     def _note_who_got_to_work(self) -> None:
         try:
             for index in os.read(self._readiness, READINESS_BYTES):
-                self._children[index % len(self._children)].got_to_work = True
+                self.children[index % len(self.children)].got_to_work = True
         except BlockingIOError:
             return
 
-    def _give_up(self, child: _Child, code: int) -> None:
+    def _give_up(self, child: Child, code: int) -> None:
         logger.error("process %s could not start (%s): giving up", self._name(child), _wording(code))
         self._exit_code = code
         self._stop(signal.SIGTERM)
 
-    def _plan_restart(self, child: _Child, code: int, lived_s: float) -> None:
+    def _plan_restart(self, child: Child, code: int, lived_s: float) -> None:
         child.failures = 1 if lived_s >= STEADY_S else child.failures + 1
         pause_s = restart_pause_s(child.failures)
         child.start_again_at = time.monotonic() + pause_s
@@ -176,18 +200,18 @@ class Supervisor:
 
     def _start_again(self, read_end: int, ready_end: int) -> None:
         now = time.monotonic()
-        for child in self._children:
+        for child in self.children:
             if child.start_again_at is not None and child.start_again_at <= now:
                 self._start(child, read_end, ready_end)
 
     def _wait(self) -> None:
         """Only after an error of our own there is somebody to wait for."""
-        for child in self._children:
+        for child in self.children:
             if child.process is not None:
                 child.process.wait()
 
-    def _name(self, child: _Child) -> str:
-        return f"{child.number} of {len(self._children)}"
+    def _name(self, child: Child) -> str:
+        return f"{child.number} of {len(self.children)}"
 
 
 def restart_pause_s(failures: int) -> float:
