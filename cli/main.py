@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import cluster, cron, enqueue, job, maintenance, migrate, queue, worker
+from . import cluster, cron, enqueue, health, job, maintenance, migrate, monitoring, queue, worker
 from .bench import command as bench
 from .demo.command import demo
 from .environment import command, forget_blank_variables, front
@@ -55,6 +55,8 @@ app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 command(app, "awa workers", panel=LOOK)(cluster.workers)
 command(app, "awa leader --json", panel=LOOK)(cluster.leader)
 command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
+command(app, "awa health --metrics-port 9465 --live", panel=LOOK)(health.health)
+app.add_typer(monitoring.app, name="monitoring", rich_help_panel=LOOK)
 
 
 def main() -> None:
