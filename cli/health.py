@@ -12,15 +12,27 @@ import typer
 from .environment import Environment
 from .failures import fail
 from .output import print_json
-from .serving import LOOPBACK, MetricsHost, MetricsPort
+from .serving import LOOPBACK
 
 ANYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # where it is served everywhere, it is served here
 
 
 def health(
     env: Environment,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = LOOPBACK,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            envvar="AWA_METRICS_PORT",
+            metavar="PORT",
+            help="The metrics port of the worker or leader.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(envvar="AWA_METRICS_HOST", metavar="HOST", help="The address that it serves on.")
+    ] = LOOPBACK,
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Ask there instead: http://host:port, without a path.")
     ] = None,
@@ -34,9 +46,9 @@ def health(
 
     Prints what it says as JSON. Exit 0: it is well; 1: it is not, or does not answer.
     """
-    if url is None and metrics_port is None:
-        raise typer.BadParameter("where to ask: use --metrics-port, AWA_METRICS_PORT or --url")
-    place = f"{url or _url(metrics_host, metrics_port)}/{'healthz' if live else 'readyz'}"
+    if url is None and port is None:
+        raise typer.BadParameter("whom to ask: use --port, AWA_METRICS_PORT or --url")
+    place = f"{(url or _url(host, port)).rstrip('/')}/{'healthz' if live else 'readyz'}"
     status, text = _ask(place, timeout)
     try:
         answer = json.loads(text)
@@ -62,5 +74,6 @@ def _ask(place: str, timeout_s: float) -> tuple[int, bytes]:
     except HTTPError as error:
         return error.code, error.read()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        why = getattr(error, "reason", None) or error
+        reason = getattr(error, "reason", error)
+        why = getattr(reason, "strerror", None) or reason
         fail(f"nobody answers at {place}: {why}")

@@ -55,7 +55,7 @@ app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 command(app, "awa workers", panel=LOOK)(cluster.workers)
 command(app, "awa leader --json", panel=LOOK)(cluster.leader)
 command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
-command(app, "awa health --metrics-port 9465 --live", panel=LOOK)(health.health)
+command(app, "awa health --port 9465 --live", panel=LOOK)(health.health)
 app.add_typer(monitoring.app, name="monitoring", rich_help_panel=LOOK)
 
 
