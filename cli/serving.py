@@ -14,7 +14,7 @@ from awa_py.http.health import Part, health_of
 from awa_py.http.server import LOOPBACK, MetricsServer
 from awa_py.loops import Pulse
 from awa_py.metrics import Metrics
-from awa_py.worker.supervisor import SOCKET_VARIABLE, Supervisor
+from awa_py.worker.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
 
 __all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving", "serving_all"]
 
@@ -72,7 +72,8 @@ def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Itera
         return
     fleet = Fleet(supervisor)
     server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, own_process=False)
-    server.start()
+    with signals_for_main_thread():
+        server.start()
     try:
         yield
     finally:

@@ -36,6 +36,7 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
 READINESS_BYTES = 4096
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 WRONG_USAGE = 2
 
 
@@ -95,7 +96,8 @@ class Supervisor:
         """
         with self._hearing_signals(), lifeline() as read_end, _readiness() as pipe:
             self._readiness, ready_end = pipe
-            watch_supervisor()  # a supervisor may have one of its own
+            with signals_for_main_thread():
+                watch_supervisor()  # a supervisor may have one of its own
             try:
                 for child in self.children:
                     self._start(child, read_end, ready_end)
@@ -113,7 +115,7 @@ class Supervisor:
         def note(number: int, _frame: FrameType | None) -> None:
             self._events.put(number)
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)}
+        before = {number: signal.signal(number, note) for number in SIGNALS}
         try:
             yield
         finally:
@@ -212,6 +214,16 @@ class Supervisor:
 
     def _name(self, child: Child) -> str:
         return f"{child.number} of {len(self.children)}"
+
+
+@contextmanager
+def signals_for_main_thread() -> Iterator[None]:
+    """Threads that are started meanwhile never take a signal: taken there, it would not wake the supervisor up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def restart_pause_s(failures: int) -> float:
