@@ -187,3 +187,37 @@ def test_two_servers_can_show_the_same_metrics(server: MetricsServer, metrics: M
     other.start()
     assert other.port != server.port
     other.stop()
+
+
+def test_a_blocked_event_loop_is_not_alive(metrics: Metrics) -> None:
+    blocked = Doctor()
+    blocked.found = ["the event loop has not turned for 42 s"]
+    server = MetricsServer(metrics, port=0, liveness=health_of(blocked))
+    server.start()
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+            connection.request("GET", "/healthz")
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+        assert (answer.status, said["status"], said["problems"]) == (503, "blocked", blocked.found)
+    finally:
+        server.stop()
+
+
+def test_the_times_at_which_counters_began_are_left_out(ask: Ask, metrics: Metrics) -> None:
+    metrics.completed.labels("email").inc()
+    assert b"_created" not in ask("/metrics")[2]
+
+
+def test_it_can_serve_on_a_socket_that_listens_already(metrics: Metrics) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    server = MetricsServer(metrics, inherited=listener.detach())
+    server.start()
+    try:
+        assert server.port == port
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().status == 200
+    finally:
+        server.stop()

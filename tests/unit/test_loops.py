@@ -2,12 +2,13 @@
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 import pytest
 
-from awa_py.loops import in_context
+from awa_py.loops import BLOCKED_S, PULSE_S, Pulse, in_context
 from awa_py.wording import chain
 
 VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="nobody's")
@@ -158,3 +159,40 @@ async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
     with pytest.raises(ValueError, match="no") as caught:
         await go_on(work(), contextvars.copy_context())
     assert chain(caught.value) == "ValueError: no"
+
+
+async def test_a_pulse_says_how_late_the_loop_turned() -> None:
+    late: list[float] = []
+    pulse = Pulse(late.append)
+    pulse.start()
+    try:
+        while not late:
+            await asyncio.sleep(0.01)
+        time.sleep(PULSE_S + 0.5)
+        assert pulse.silent_s >= 0.5
+        (check,) = pulse.checks()
+        assert (check.name, check.problem) == ("event_loop", None)
+        seen = len(late)
+        while len(late) == seen:
+            await asyncio.sleep(0.01)
+        assert late[seen] >= 0.5
+        assert pulse.silent_s < BLOCKED_S
+    finally:
+        pulse.stop()
+
+
+async def test_a_pulse_that_has_stopped_says_no_more() -> None:
+    late: list[float] = []
+    pulse = Pulse(late.append)
+    pulse.start()
+    pulse.stop()
+    await asyncio.sleep(2 * PULSE_S)
+    assert late == []
+
+
+def test_a_loop_that_is_blocked_for_long_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulse = Pulse(lambda _: None)
+    now = time.monotonic()
+    monkeypatch.setattr("awa_py.loops.time.monotonic", lambda: now + BLOCKED_S + 12)
+    (check,) = pulse.checks()
+    assert check.problem == "the event loop has not turned for 42 s: something blocks it"
