@@ -83,7 +83,8 @@ class MetricsServer:
             target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), name="awa-http", daemon=True
         )
         self._thread.start()
-        logger.info("metrics at http://%s:%d/metrics", self._shown_host, self.port)
+        level = logging.INFO if self._inherited is None else logging.DEBUG
+        logger.log(level, "metrics at http://%s:%d/metrics", self._shown_host, self.port)
 
     def stop(self) -> None:
         """Stops answering and frees the port."""
@@ -135,6 +136,7 @@ class _Server(ThreadingHTTPServer):
         if inherited is not None:
             self.socket.close()
             self.socket = socket.socket(fileno=inherited)
+            self.socket.set_inheritable(False)  # not for the processes that jobs start
             self.server_address = self.socket.getsockname()
 
     def server_bind(self) -> None:

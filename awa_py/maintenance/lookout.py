@@ -1,6 +1,6 @@
 """Reads what the queues hold, for the metrics of whoever leads.
 
-On a connection of its own: counting ten million jobs takes seconds, and nothing else waits for it. Each table is
+On a connection of its own: counting ten million jobs takes seconds, and no maintenance waits for it. Each table is
 counted every interval, but for no more than a twentieth of the time; what an index says at once is read every interval.
 """
 
@@ -83,12 +83,18 @@ class Lookout:
                     await self.look(Session(await link.connection(), self._database.schema))
                 except (*LOST, asyncpg.PostgresError) as error:
                     logger.warning("the queues could not be read for the metrics: %s", describe(error))
-                    self._metrics.leader.source = None  # rather nothing than what was true once
-                    link.drop()
+                    self._forget(link)
+                except Exception:
+                    logger.exception("the queues could not be read for the metrics")
+                    self._forget(link)
                 await asyncio.sleep(max(0.0, next_look - time.monotonic()))
         finally:
-            self._metrics.leader.source = None
-            link.drop()
+            self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        """Rather no figures than those that were right once."""
+        self._metrics.leader.source = None
+        link.drop()
 
     async def look(self, session: Session) -> None:
         """Reads everything that is due, and shows it."""
