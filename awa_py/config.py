@@ -56,6 +56,9 @@ class Settings:
     poll_interval: timedelta = _setting(
         _seconds(0.5), "how often an idle worker looks for jobs by itself; four times less often while it can be woken"
     )
+    metrics_interval: timedelta = _setting(
+        _seconds(15), "how often the leader reads the queues for its metrics, where a metrics port is open"
+    )
     max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
 
     @classmethod

@@ -12,6 +12,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from awa_py.config import DEFAULT_SCHEMA
 from awa_py.errors import ConfigError, DatabaseUnavailable
+from awa_py.metrics import Metrics
 
 logger = logging.getLogger("awa.db")
 
@@ -141,7 +142,13 @@ class Link:
     """
 
     def __init__(
-        self, database: Database, role: str, settings: Mapping[str, str] | None = None, *, strict: bool = False
+        self,
+        database: Database,
+        role: str,
+        metrics: Metrics,
+        settings: Mapping[str, str] | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._database = database
         self._role = role
@@ -149,7 +156,7 @@ class Link:
         self._strict = strict
         self._connection: OwnConnection | None = None
         self._was_connected = False
-        self.reconnects = 0
+        self._reconnects = metrics.reconnects.labels(role)
         self.trouble = ""  # why there is no connection, where one is wanted
 
     @property
@@ -172,7 +179,7 @@ class Link:
                 failures += 1
                 continue
             if failures or self._was_connected:
-                self.reconnects += 1
+                self._reconnects.inc()
                 logger.info("%s: connected to the database again", self._role)
             self._was_connected = True
             self.trouble = ""

@@ -9,10 +9,14 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, TypeVar
 
+from awa_py.checks import Check
+
 logger = logging.getLogger("awa.loops")
 
 T = TypeVar("T")
 RESTART_S = 1.0
+PULSE_S = 0.25
+BLOCKED_S = 30.0  # a loop that has not turned for so long may never turn again
 INSISTENCE_S = 1.0  # a cancellation can get lost in code that is not ours: it is repeated
 
 
@@ -87,6 +91,43 @@ class LoopThread:
                 await asyncio.sleep(RESTART_S)
             else:
                 return
+
+
+class Pulse:
+    """Notes when an event loop turns, and how late it does."""
+
+    def __init__(self, late: Callable[[float], object]) -> None:
+        self._late = late  # is told, in the loop, by how many seconds
+        self._turned_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """In the loop that it is about."""
+        self._plan()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the loop last turned. From any thread."""
+        return time.monotonic() - self._turned_at
+
+    def checks(self) -> list[Check]:
+        """Whether the loop turns. From any thread."""
+        silent_s = self.silent_s
+        blocked = f"the event loop has not turned for {silent_s:.0f} s: something blocks it"
+        return [Check("event_loop", blocked if silent_s > BLOCKED_S else None, {"silent_s": round(silent_s, 3)})]
+
+    def _plan(self) -> None:
+        self._turned_at = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(PULSE_S, self._beat)
+
+    def _beat(self) -> None:
+        late_s = max(0.0, self.silent_s - PULSE_S)
+        self._plan()
+        self._late(late_s)
 
 
 async def wait_for_any(event: asyncio.Event, timeout_s: float | None) -> bool:

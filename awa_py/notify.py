@@ -10,6 +10,7 @@ import asyncpg
 
 from awa_py.db import LOST, Database, Link, describe
 from awa_py.loops import wait_for_any
+from awa_py.metrics import Metrics
 
 logger = logging.getLogger("awa.notify")
 
@@ -38,8 +39,16 @@ def parse(payload: str) -> tuple[str, str]:
 class Listener:
     """Hears what is said to this installation, and says when it began (again) to listen."""
 
-    def __init__(self, database: Database, *, heard: Callable[[str, str], None], listening: Callable[[], None]) -> None:
-        self._link = Link(database, "listener")
+    def __init__(
+        self,
+        database: Database,
+        metrics: Metrics,
+        *,
+        heard: Callable[[str, str], None],
+        listening: Callable[[], None],
+    ) -> None:
+        self._link = Link(database, "listener", metrics)
+        self._metrics = metrics
         self._channel = database.schema.channel
         self._heard = heard
         self._listening = listening
@@ -59,8 +68,9 @@ class Listener:
                     await self._watch(connection, ended)
                 except (*LOST, asyncpg.PostgresError) as error:
                     logger.warning("listening was interrupted: %s", describe(error))
-                finally:
-                    self.active = False
+                if self.active:
+                    self._metrics.fallbacks.inc()
+                self.active = False
                 self._link.drop()
         finally:
             self.active = False

@@ -9,7 +9,7 @@ import typer
 
 from awa_py.systemd.reload import Again
 
-from . import cluster, cron, enqueue, job, maintenance, migrate, queue, systemd, worker
+from . import cluster, cron, enqueue, health, job, maintenance, migrate, monitoring, queue, systemd, worker
 from .bench import command as bench
 from .demo.command import demo
 from .doctor import doctor
@@ -60,6 +60,8 @@ command(app, "awa workers", panel=LOOK)(cluster.workers)
 command(app, "awa leader --json", panel=LOOK)(cluster.leader)
 command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
 command(app, "awa doctor", panel=LOOK)(doctor)
+command(app, "awa health --port 9465 --live", panel=LOOK)(health.health)
+app.add_typer(monitoring.app, name="monitoring", rich_help_panel=LOOK)
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def maintenance(
 
 async def _stand(env: Environment, app: App, host: str, port: int | None, notifier: Notifier, settings: Reload) -> None:
     """Stands for election until a signal comes, and resigns."""
-    metrics = Metrics()
+    metrics = Metrics(watching=port is not None)
     await env.connect(app)
     candidate = app.candidate(metrics=metrics)
     standing = asyncio.create_task(candidate.run())

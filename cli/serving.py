@@ -1,16 +1,22 @@
 """The metrics port of `awa worker` and `awa maintenance`."""
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from awa_py.http.fleet import Fleet
 from awa_py.http.health import Part, health_of
 from awa_py.http.server import LOOPBACK, MetricsServer
+from awa_py.loops import Pulse
 from awa_py.metrics import Metrics
+from awa_py.worker.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
 
-__all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving"]
+__all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving", "serving_all"]
 
 PANEL = "Metrics"
 
@@ -39,9 +45,41 @@ def serving(metrics: Metrics, part: Part, *, host: str, port: int | None) -> Ite
     if port is None:
         yield
         return
-    server = MetricsServer(metrics, host=host, port=port, health=health_of(part))
+    inherited = os.environ.pop(SOCKET_VARIABLE, None)  # not for the processes that jobs start
+    pulse = Pulse(partial(_note_pulse, metrics))
+    server = MetricsServer(
+        metrics,
+        host=host,
+        port=port,
+        inherited=None if inherited is None else int(inherited),
+        health=health_of(part, pulse),
+        liveness=health_of(pulse),
+    )
     server.start()
+    pulse.start()
+    try:
+        yield
+    finally:
+        pulse.stop()
+        server.stop()
+
+
+@contextmanager
+def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Iterator[None]:
+    """The same for all processes of a supervisor, on one port."""
+    if port is None:
+        yield
+        return
+    fleet = Fleet(supervisor)
+    server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, own_process=False)
+    with signals_for_main_thread():
+        server.start()
     try:
         yield
     finally:
         server.stop()
+
+
+def _note_pulse(metrics: Metrics, late_s: float) -> None:
+    metrics.loop_lag.observe(late_s)
+    metrics.loop_turned.set(time.time())

@@ -24,7 +24,7 @@ from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_superviso
 
 from .environment import Environment
 from .parsing import AppArgument, CheckOption, parse_duration, parse_queue
-from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
+from .serving import LOOPBACK, MetricsHost, MetricsPort, serving, serving_all
 
 QUEUES_VARIABLE = "AWA_QUEUES"
 
@@ -98,16 +98,27 @@ def worker(
     notifier = Notifier.taken_from(os.environ)
     if processes > 1 and index is None:
         again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
-        code = Supervisor(again, processes, notifier=notifier, settings=settings).run()
+        supervisor = Supervisor(
+            again, processes, listening=metrics_port is not None, notifier=notifier, settings=settings
+        )
+        with serving_all(supervisor, host=metrics_host, port=metrics_port):
+            code = supervisor.run()
         settings.begin_anew()
         raise typer.Exit(code)
     app = env.load(spec)
     if shutdown_timeout is not None:
         app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
-    # Each process of several has a port of its own; 0 is any free one.
-    port = metrics_port + int(index or 0) if metrics_port else metrics_port
     work = _work(
-        env, app, queues, slots, maintenance, burst, metrics_host, port, notifier, settings if index is None else None
+        env,
+        app,
+        queues,
+        slots,
+        maintenance,
+        burst,
+        metrics_host,
+        metrics_port,
+        notifier,
+        settings if index is None else None,
     )
     abandoned = env.run(work, fast=True)
     settings.begin_anew()
@@ -128,7 +139,7 @@ async def _work(
     settings: Reload | None,
 ) -> int:
     """Works until told to stop. How many handlers were left behind in their threads."""
-    metrics = Metrics()
+    metrics = Metrics(watching=port is not None)
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics)
     figures = Tally(metrics.figures, f"queues {', '.join(queues)}")

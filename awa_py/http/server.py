@@ -8,18 +8,19 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 
+from awa_py.checks import Check
 from awa_py.errors import ConfigError
 from awa_py.http.health import Health
-from awa_py.metrics import Metrics
 from awa_py.wording import chain
 
 logger = logging.getLogger("awa.http")
@@ -29,18 +30,38 @@ CLIENT_TIMEOUT_S = 10.0  # a client that neither asks nor listens does not keep 
 SHUTDOWN_POLL_S = 0.05
 
 
+Asked: TypeAlias = Callable[[], Health]
+
+
+class Source(Protocol):
+    """Who has metrics."""
+
+    registry: CollectorRegistry
+
+
 class MetricsServer:
     """Serves until it is stopped, or the process ends."""
 
     def __init__(
-        self, metrics: Metrics, *, host: str = LOOPBACK, port: int, health: Callable[[], Health] = Health
+        self,
+        metrics: Source,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        inherited: int | None = None,
+        health: Asked = Health,
+        liveness: Asked = Health,
+        own_process: bool = True,
     ) -> None:
+        """`inherited` is the number of a socket that listens already; `own_process`: with its memory and CPU."""
         self._host = host
         self._port = port
+        self._inherited = inherited
         self._health = health
-        self._registry = CollectorRegistry()
+        self._liveness = liveness
+        self._registry = _Lean()
         self._registry.register(metrics.registry)
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        for collector in (ProcessCollector, PlatformCollector, GCCollector) if own_process else ():
             collector(registry=self._registry)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -53,14 +74,17 @@ class MetricsServer:
     def start(self) -> None:
         """Listens and answers. Raises ConfigError where the port cannot be had."""
         try:
-            self._server = _Server(self._host, self._port, self._registry, self._health)
+            self._server = _Server(
+                self._host, self._port, self._inherited, self._registry, self._health, self._liveness
+            )
         except (OSError, OverflowError) as error:
             raise ConfigError(self._refusal(error)) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), name="awa-http", daemon=True
         )
         self._thread.start()
-        logger.info("metrics at http://%s:%d/metrics", self._shown_host, self.port)
+        level = logging.INFO if self._inherited is None else logging.DEBUG
+        logger.log(level, "metrics at http://%s:%d/metrics", self._shown_host, self.port)
 
     def stop(self) -> None:
         """Stops answering and frees the port."""
@@ -82,15 +106,38 @@ class MetricsServer:
         return f"cannot serve metrics at {self._shown_host}:{self._port}: {why}"
 
 
+class _Lean(CollectorRegistry):
+    """Without the times at which counters began: they would double the number of series."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+
 class _Server(ThreadingHTTPServer):
     allow_reuse_port = False  # Python 3.14's default would share a port that is taken
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        inherited: int | None,
+        registry: CollectorRegistry,
+        health: Asked,
+        liveness: Asked,
+    ) -> None:
         self.registry = registry
         self.health = health
+        self.liveness = liveness
         if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _Handler, bind_and_activate=inherited is None)
+        if inherited is not None:
+            self.socket.close()
+            self.socket = socket.socket(fileno=inherited)
+            self.socket.set_inheritable(False)  # not for the processes that jobs start
+            self.server_address = self.socket.getsockname()
 
     def server_bind(self) -> None:
         # HTTPServer would ask DNS for our own name, which can take seconds, and nobody uses the answer.
@@ -113,9 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self._metrics()
         elif path == "/healthz":
-            self._reply_json(HTTPStatus.OK, {"status": "alive"})
+            self._say(self.server.liveness, "alive", "blocked")
         elif path == "/readyz":
-            self._ready()
+            self._say(self.server.health, "ready", "not ready")
         else:
             self.send_error(HTTPStatus.NOT_FOUND, f"nothing is here: ask for /metrics, /healthz or /readyz, not {path}")
 
@@ -126,14 +173,12 @@ class _Handler(BaseHTTPRequestHandler):
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
         self._reply(HTTPStatus.OK, content_type, encode(self.server.registry))
 
-    def _ready(self) -> None:
+    def _say(self, asked: Asked, good: str, bad: str) -> None:
         try:
-            health = self.server.health()
+            health = asked()
         except Exception as error:
-            health = Health((f"the health check failed: {chain(error)}",))
-        status = HTTPStatus.OK if health.ready else HTTPStatus.SERVICE_UNAVAILABLE
-        answer = {"status": "ready" if health.ready else "not ready", "problems": list(health.problems)}
-        self._reply_json(status, answer)
+            health = Health([Check("health", f"the health check failed: {chain(error)}")])
+        self._reply_json(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.answer(good, bad))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Errors are JSON here too, those of the standard library included."""

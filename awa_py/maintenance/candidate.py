@@ -5,18 +5,21 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import asyncpg
 
 from awa_py import migrate
+from awa_py.checks import Check, problems
 from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import SchemaError
-from awa_py.loops import LoopThread, wait_for_any
+from awa_py.loops import LoopThread, cancel, wait_for_any
 from awa_py.maintenance.cron import sync
 from awa_py.maintenance.daemon import Daemon
+from awa_py.maintenance.lookout import Lookout
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.metrics import Metrics
 from awa_py.notify import Topic, parse
@@ -56,10 +59,13 @@ class Candidate:
 
     def problems(self) -> list[str]:
         """What keeps it from standing for election, in sentences; nothing: it stands, or leads. From any thread."""
-        if self._trouble is None:
-            return []
+        return problems(self.checks())
+
+    def checks(self) -> list[Check]:
+        """How it is. From any thread."""
         why = self._link.trouble if self._link is not None else ""
-        return [f"{self._trouble}: {why}" if why else self._trouble]
+        problem = f"{self._trouble}: {why}" if self._trouble and why else self._trouble
+        return [Check("leadership", problem, {"leading": self.is_leader})]
 
     def start(self) -> None:
         """Stands for election in a thread of its own."""
@@ -83,7 +89,7 @@ class Candidate:
             "statement_timeout": timeout_ms,
             "lock_timeout": LOCK_PATIENCE_MS,
         }
-        link = self._link = Link(self._database, "leader", settings, strict=True)
+        link = self._link = Link(self._database, "leader", self._metrics, settings, strict=True)
         synced = False
         try:
             while True:
@@ -143,8 +149,10 @@ class Candidate:
             )
             self._believe(True)
             self._metrics.elections.inc()
+            self._metrics.epoch.set(epoch)
             logger.info("leading, epoch %d", epoch)
-            await daemon.run(session)
+            async with self._looking_out():
+                await daemon.run(session)
         except asyncio.CancelledError:
             self._believe(False)
             await self._resign(session)
@@ -152,6 +160,18 @@ class Candidate:
         finally:
             self._believe(False)
             self._daemon = None
+
+    @asynccontextmanager
+    async def _looking_out(self) -> AsyncIterator[None]:
+        """Reads the queues for the metrics meanwhile, where somebody is watching."""
+        if not self._metrics.watching:
+            yield
+            return
+        looking = asyncio.create_task(Lookout(self._database, self._settings, self._metrics).run(), name="awa lookout")
+        try:
+            yield
+        finally:
+            await cancel(looking)
 
     async def _resign(self, session: Session) -> None:
         try:

@@ -67,6 +67,7 @@ class Daemon:
         began = time.monotonic()
         batch = await self._try(entry.task, session)
         ended = time.monotonic()
+        self._metrics.task_seconds.labels(entry.task.name).observe(ended - began)
         for other in self._entries:
             if other.task.when_silent:
                 other.due = ended + other.task.interval.total_seconds()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from awa_py.maintenance.task import Batch
+from awa_py.metrics import Metrics, Reason
 from awa_py.store import maintain
 from awa_py.store.maintain import Rescued
 from awa_py.store.session import Session
@@ -15,22 +16,27 @@ logger = logging.getLogger("awa.rescue")
 BATCH = 500
 
 
-async def rescue_stale(session: Session, *, staleness: timedelta) -> Batch:
+async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> Batch:
     """running → retryable or failed, where no heartbeat came for too long."""
     rescued = await maintain.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
-    _log(rescued, "its heartbeat is stale: its worker is presumed dead")
+    _report(rescued, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
     return Batch(len(rescued), again=len(rescued) == BATCH)
 
 
-async def rescue_overdue(session: Session) -> Batch:
+async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:
     """running → retryable or failed past its deadline; what could not even start by its absolute one → failed."""
     rescued = await maintain.rescue_overdue_jobs(session, limit=BATCH)
-    _log(rescued, "it overran its deadline")
+    _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
     expired = await maintain.fail_expired_jobs(session, limit=BATCH)
-    return Batch(len(rescued) + expired, again=len(rescued) == BATCH or expired >= BATCH)
+    for queue, jobs in expired.items():
+        metrics.failed.labels(metrics.queue(queue), Reason.EXPIRED).inc(jobs)
+    gone = sum(expired.values())
+    return Batch(len(rescued) + gone, again=len(rescued) == BATCH or gone >= BATCH)
 
 
-def _log(rescued: Sequence[Rescued], why: str) -> None:
+def _report(rescued: Sequence[Rescued], why: str, reason: Reason, metrics: Metrics) -> None:
     for job in rescued:
+        ends = metrics.failed if job.failed else metrics.retried
+        ends.labels(metrics.queue(job.queue), reason).inc()
         end = "failed for good" if job.failed else "goes back to its queue"
         logger.warning("job %d (%s) %s at its %s attempt: %s", job.id, job.kind, end, ordinal(job.attempt), why)

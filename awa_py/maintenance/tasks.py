@@ -30,9 +30,13 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
         Task(
             name="rescue",
             interval=settings.heartbeat_rescue_interval,
-            run=partial(rescue_stale, staleness=settings.heartbeat_staleness),
+            run=partial(rescue_stale, staleness=settings.heartbeat_staleness, metrics=metrics),
         ),
-        Task(name="deadlines", interval=settings.deadline_rescue_interval, run=rescue_overdue),
+        Task(
+            name="deadlines",
+            interval=settings.deadline_rescue_interval,
+            run=partial(rescue_overdue, metrics=metrics),
+        ),
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=partial(sync, definitions=schedules)),
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wakes=frozenset({Topic.CRON})),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),

@@ -11,6 +11,7 @@ from awa_py.store.finish import release_jobs
 from awa_py.store.session import Session
 
 PRIORITIES = (1, 2, 3, 4)
+WAITED_S = 9  # where a claimed row says how long it was due
 
 
 async def claim_jobs(
@@ -22,12 +23,14 @@ async def claim_jobs(
     kinds: Sequence[str],
     shown_kinds: Sequence[str],
     worker_id: UUID,
+    timed: bool = False,
 ) -> list[Record]:
     """The head of the queue, in the order of priority and of becoming ready. `above` has a position a priority.
 
-    Jobs of the `shown_kinds` come with their `details`, which `claimed_job` needs.
+    Jobs of the `shown_kinds` come with their `details`, which `claimed_job` needs; where the claim is `timed`,
+    all come with the seconds that they were due.
     """
-    return await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id, shown_kinds)
+    return await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id, shown_kinds, timed)
 
 
 def claimed_job(row: Record, queue: str) -> Job:

@@ -68,9 +68,9 @@ async def rescue_overdue_jobs(session: Session, *, limit: int) -> list[Rescued]:
     return _rescued(await session.fetch("rescue_overdue_jobs", limit))
 
 
-async def fail_expired_jobs(session: Session, *, limit: int) -> int:
-    """available, scheduled → failed, where the absolute deadline passed."""
-    return int(await session.fetchval("fail_expired_jobs", limit))
+async def fail_expired_jobs(session: Session, *, limit: int) -> dict[str, int]:
+    """available, scheduled → failed, where the absolute deadline passed. How many of each queue."""
+    return {row[0]: row[1] for row in await session.fetch("fail_expired_jobs", limit)}
 
 
 async def make_partitions(session: Session, *, days_ahead: int) -> int:

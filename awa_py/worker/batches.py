@@ -20,6 +20,7 @@ class Batch:
         "_wanted",
         "flights",
         "handler",
+        "kind",
         "queue",
         "size",
         "stop",
@@ -29,6 +30,7 @@ class Batch:
 
     def __init__(self, handler: Handler, flights: Sequence[Flight]) -> None:
         self.handler = handler
+        self.kind = handler.kind
         self.flights = flights
         self.queue = flights[0].queue
         self.waits_since = time.monotonic()

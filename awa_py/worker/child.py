@@ -1,6 +1,8 @@
 """A place for one of several processes, and how the process that holds it is."""
 
+import socket
 import subprocess
+import time
 from dataclasses import dataclass, field
 
 from awa_py.metrics import Figures
@@ -11,6 +13,7 @@ class Child:
     """A place for a process, and the process that holds it now."""
 
     number: int
+    listener: socket.socket | None = None  # outlives the process: the next one goes on with it
     process: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
     started_at: float = 0.0
@@ -22,6 +25,11 @@ class Child:
     is_aborted: bool = False
     figures: Figures = field(default_factory=Figures)
     start_again_at: float | None = None
+
+    @property
+    def age_s(self) -> float:
+        """Since its last start."""
+        return time.monotonic() - self.started_at
 
     @property
     def at_work(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
@@ -11,7 +12,7 @@ import asyncpg
 
 from awa_py.db import LOST, Link, Schema, describe
 from awa_py.job import State
-from awa_py.metrics import Metrics
+from awa_py.metrics import Metrics, Reason
 from awa_py.store import finish, heartbeat
 from awa_py.store.session import Session
 from awa_py.wording import clean, ordinal
@@ -111,6 +112,13 @@ class Completer:
             logger.warning("the progress of %d jobs was not written: %s", len(due), describe(error))
 
     async def _flush(self, batch: Sequence[Flight]) -> None:
+        began = time.monotonic()
+        await self._write_groups(batch)
+        self._metrics.flush_seconds.observe(time.monotonic() - began)
+        self._metrics.flush_jobs.observe(len(batch))
+        self._metrics.observe_runs()
+
+    async def _write_groups(self, batch: Sequence[Flight]) -> None:
         # In the order of ids, so that two statements that touch the same rows cannot deadlock.
         groups: dict[type, list[Flight]] = defaultdict(list)
         for flight in sorted(batch, key=attrgetter("id")):
@@ -152,7 +160,8 @@ class Completer:
             logger.error("%s: its end cannot be stored, a rescue will end it: %s", flight, describe(error))
             self._end(flights, held=None, sure=False)
             return
-        flight.outcome = Buried(State.FAILED, clean(f"the outcome cannot be stored: {describe(error)}"))
+        text = clean(f"the outcome cannot be stored: {describe(error)}")
+        flight.outcome = Buried(State.FAILED, text, reason=Reason.RESULT)
         await self._write(self._bury, flights)
 
     def _end(self, flights: Sequence[Flight], held: set[int] | None, *, sure: bool) -> None:
@@ -190,10 +199,10 @@ class Completer:
                 continue
             words = (flight, ordinal(answer.attempt), answer.max_attempts, outcome.error)
             if answer.retry_s is None:
-                self._metrics.failed.labels(flight.queue).inc()
+                self._metrics.failed.labels(flight.queue, outcome.reason).inc()
                 logger.error("%s failed for good at its %s attempt of %d: %s", *words, exc_info=outcome.exception)
             else:
-                self._metrics.retried.labels(flight.queue).inc()
+                self._metrics.retried.labels(flight.queue, outcome.reason).inc()
                 logger.warning(
                     "%s: its %s attempt of %d failed, retry in %.3g s: %s",
                     *words[:3],
@@ -219,7 +228,7 @@ class Completer:
                 self._metrics.cancelled.labels(flight.queue).inc()
                 logger.info("%s was cancelled: %s", flight, outcome.error)
             else:
-                self._metrics.failed.labels(flight.queue).inc()
+                self._metrics.failed.labels(flight.queue, outcome.reason).inc()
                 logger.error("%s failed for good at its %s attempt: %s", flight, ordinal(flight.attempt), outcome.error)
         return held
 

@@ -20,7 +20,7 @@ from awa_py.registry import Handler, Registry
 from awa_py.worker.batches import Batch, Gatherer
 from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Call, Flights, Lane
-from awa_py.worker.judge import DONE, Judge, stopped
+from awa_py.worker.judge import DONE, HandlerTimeout, Judge, stopped
 from awa_py.worker.outcome import Released
 
 BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
@@ -40,6 +40,7 @@ class Executor:
         threads: int,
         settle: Callable[[Sequence[Flight]], None],
         report: Callable[[Flight], None],
+        run_times: dict[str, list[float]] | None = None,
     ) -> None:
         self._registry = registry
         self._flights = flights
@@ -47,6 +48,7 @@ class Executor:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="awa-handler")
         self._settle = settle
         self._report = report
+        self._run_times = run_times
         self._loop = asyncio.get_running_loop()
         self._thread = threading.current_thread()
         self._context = contextvars.copy_context()
@@ -145,8 +147,11 @@ class Executor:
         """Makes the calls of one queue, in a slot that was taken for them. Other queues that wait come after each."""
         ended: list[Flight] = []
         alone = not self._flights.others_wait(lane)
+        run_times = self._run_times
+        now = time.monotonic()
         while True:
             call = lane.take()
+            began = now
             context = self._context.copy()
             end: object
             try:
@@ -167,6 +172,9 @@ class Executor:
                         call.task = None
             except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
                 end = error
+            now = time.monotonic()
+            if run_times is not None:
+                run_times[call.kind].append(now - began)
             if isinstance(call, Batch):
                 self._batches.discard(call)
                 ended += self._judged(call.unsettled(), end)
@@ -175,7 +183,7 @@ class Executor:
                 ended.append(call)
             else:
                 ended += self._judged([call], end)
-            if not (alone and lane.waiting and self._taker is task) or task.cancelling() or time.monotonic() > pause_at:
+            if not (alone and lane.waiting and self._taker is task) or task.cancelling() or now > pause_at:
                 break
         self._flights.free_slot(lane)
         self._hand_in(lane, ended)
@@ -276,10 +284,6 @@ class Executor:
     def _note_progress(self, flight: Flight, progress: str) -> None:
         flight.progress = progress
         self._report(flight)
-
-
-class HandlerTimeout(Exception):
-    """The attempt overran its deadline."""
 
 
 async def _within(ends_at: float, limit_s: float, work: Coroutine[Any, Any, Any]) -> Any:

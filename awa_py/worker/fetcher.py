@@ -15,6 +15,7 @@ from awa_py.loops import wait_for_any
 from awa_py.metrics import Metrics
 from awa_py.registry import Registry
 from awa_py.store import claim, heartbeat, maintain
+from awa_py.store.claim import WAITED_S
 from awa_py.store.session import Session
 from awa_py.worker.bell import BUSY_POLL_S, Bell
 from awa_py.worker.cursor import Cursor
@@ -201,15 +202,24 @@ class Fetcher:
             kinds=self._kinds,
             shown_kinds=self._shown_kinds,
             worker_id=self._worker_id,
+            timed=self._metrics.watching,
         )
         self._unsure = False
+        self._count(queue, rows, time.monotonic() - began)
         self._take_off(queue, rows, began)
         if len(rows) <= FEW:  # they begin now; of many, the next claim overlaps with them
             await asyncio.sleep(0)
         cursor.saw(rows, full=full, began=began, ended=time.monotonic())
         self._bell.claimed(len(rows))
-        self._metrics.claimed.labels(queue).inc(len(rows))
         return rows, full
+
+    def _count(self, queue: str, rows: Sequence[Record], took_s: float) -> None:
+        self._metrics.claim_seconds.observe(took_s)
+        if rows:
+            self._metrics.claimed.labels(queue).inc(len(rows))
+            self._metrics.claim_jobs.observe(len(rows))
+            if self._metrics.watching:
+                self._metrics.wait.labels(queue).observe_all([row[WAITED_S] for row in rows])
 
     async def _take_over(self, session: Session) -> None:
         """Once, at the start: a worker that comes back after a crash need not wait for the leader's rescue."""

@@ -12,6 +12,7 @@ import asyncpg
 from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.loops import LoopThread, wait_for_any
+from awa_py.metrics import Metrics
 from awa_py.store import heartbeat as store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
@@ -37,6 +38,7 @@ class Heart:
         worker: WorkerInfo,
         settings: Settings,
         flights: Flights,
+        metrics: Metrics,
         *,
         bell: Bell,
         listening: Callable[[], bool],
@@ -45,6 +47,7 @@ class Heart:
         self._database = database
         self._worker = worker
         self._flights = flights
+        self._metrics = metrics
         self._bell = bell
         self._listening = listening
         self._tell = tell
@@ -70,13 +73,18 @@ class Heart:
             self._thread.call(self._wake.set)
 
     @property
+    def silent_s(self) -> float:
+        """How long ago the last heartbeat got through."""
+        return time.monotonic() - self._last_beat
+
+    @property
     def healthy(self) -> bool:
         """Whether new leases would be renewed in time."""
-        return time.monotonic() - self._last_beat < (self._interval_s + self._staleness_s) / 2
+        return self.silent_s < (self._interval_s + self._staleness_s) / 2
 
     async def _main(self) -> None:
         self._wake = asyncio.Event()
-        link = Link(self._database, "heartbeat", STEADY_PLANS)
+        link = Link(self._database, "heartbeat", self._metrics, STEADY_PLANS)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._beat_for_ever(link, self._wake))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from awa_py.job import State
+from awa_py.metrics import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Errored:
     error: str
     delay: timedelta | None = None
     exception: BaseException | None = None
+    reason: Reason = Reason.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Buried:
     state: State
     error: str
     exception: BaseException | None = None
+    reason: Reason = Reason.ERROR
 
 
 @dataclass(frozen=True, slots=True)

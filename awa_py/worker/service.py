@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -14,12 +16,13 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from awa_py import migrate
+from awa_py.checks import Check, problems
 from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
 from awa_py.loops import cancel
-from awa_py.metrics import Metrics
+from awa_py.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.notify import Listener, Topic
 from awa_py.registry import Registry
 from awa_py.store import heartbeat as registry_store
@@ -48,6 +51,7 @@ class Companion(Protocol):
     def start(self) -> None: ...
     async def stop(self) -> None: ...
     def turns(self, within_s: float) -> bool: ...
+    def checks(self) -> list[Check]: ...
 
 
 class Worker:
@@ -84,7 +88,7 @@ class Worker:
         self.ready = asyncio.Event()  # in the registry, and about to claim
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._entry = Link(database, "registry", strict=True)
+        self._entry = Link(database, "registry", self.metrics, strict=True)
         self._heart: Heart | None = None
         self._listener: Listener | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
@@ -100,12 +104,25 @@ class Worker:
 
     def problems(self) -> list[str]:
         """What keeps the worker from its work, in sentences; nothing: it is ready. From any thread."""
+        return problems(self.checks())
+
+    def checks(self) -> list[Check]:
+        """How it is. From any thread."""
         if self._stopping.is_set():
-            return ["the worker is stopping"]
-        if self._heart is None:
-            return [f"the database is not reached yet: {self._entry.trouble}"] if self._entry.trouble else [NOT_REACHED]
-        found = [] if self._heart.healthy else ["no heartbeat got through: the database is not reachable"]
-        return found if self.listening else [*found, "not listening: no wake-up is heard, the worker polls"]
+            return [Check("worker", "the worker is stopping")]
+        heart = self._heart
+        if heart is None:
+            why = self._entry.trouble
+            return [Check("database", f"the database is not reached yet: {why}" if why else NOT_REACHED)]
+        silent = None if heart.healthy else "no heartbeat got through: the database is not reachable"
+        deaf = None if self.listening else "not listening: no wake-up is heard, the worker polls"
+        return [
+            Check("database", silent, {"heartbeat_age_s": round(heart.silent_s, 3)}),
+            Check("schema"),
+            Check("listening", deaf),
+            # Whoever cannot stand for election can work all the same.
+            *(replace(check, vital=False) for companion in self._companions for check in companion.checks()),
+        ]
 
     def turns(self, within_s: float) -> bool:
         """Whether the threads beside the event loop answer: the heartbeat's, and the candidate's."""
@@ -125,8 +142,8 @@ class Worker:
                 return
             flights = Flights(self._queues, self.info.concurrency, lambda: freed())
             bell = Bell()
-            claims = Link(self._database, "claims", {**STEADY_PLANS, "synchronous_commit": "off"})
-            finishes = Link(self._database, "finishes", STEADY_PLANS)
+            claims = Link(self._database, "claims", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
+            finishes = Link(self._database, "finishes", self.metrics, STEADY_PLANS)
             completer = Completer(
                 finishes,
                 self._database.schema,
@@ -141,12 +158,14 @@ class Worker:
                 threads=self.info.concurrency,
                 settle=completer.settle,
                 report=completer.report_progress,
+                run_times=self.metrics.run_times,
             )
             heart = self._heart = Heart(
                 self._database,
                 self.info,
                 self._settings,
                 flights,
+                self.metrics,
                 bell=bell,
                 listening=lambda: self.listening,
                 tell=_teller(),
@@ -172,10 +191,12 @@ class Worker:
                 fetcher.slot_is_free()
 
             listener = self._listener = Listener(
-                self._database, heard=_hearer(fetcher, heart, flights), listening=fetcher.all_may_be_ready
+                self._database,
+                self.metrics,
+                heard=_hearer(fetcher, heart, flights),
+                listening=fetcher.all_may_be_ready,
             )
-            for queue in self._queues:
-                self.metrics.running.labels(queue).set_function(partial(flights.held, queue))
+            self.metrics.worker.source = partial(self._gauges, flights, heart)
             async with _running(heart, completer, listener, finishes, self._companions):
                 self.ready.set()
                 try:
@@ -186,6 +207,15 @@ class Worker:
                     await self._drain(flights, executor, completer)
                     executor.close()
                     self.abandoned = flights.abandoned
+                    self.metrics.worker.source = None
+
+    def _gauges(self, flights: Flights, heart: Heart) -> Iterator[Value]:
+        """What it is doing now. From any thread."""
+        for queue in self._queues:
+            yield RUNNING, (queue,), flights.held(queue)
+        yield SLOTS, (), self.info.concurrency
+        yield HEARTBEAT, (), time.time() - heart.silent_s
+        yield LISTENING, (), self.listening
 
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[bool]:

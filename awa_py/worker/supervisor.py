@@ -16,6 +16,7 @@ watchdog's patience is ended, and started again like one that died.
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -36,11 +37,14 @@ from awa_py.worker.reports import Reporter
 logger = logging.getLogger("awa.supervisor")
 
 LIFELINE_VARIABLE = "AWA_SUPERVISOR_FD"
-INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0, so that each can have a port of its own
+INDEX_VARIABLE = "AWA_PROCESS_INDEX"  # from 0
+SOCKET_VARIABLE = "AWA_METRICS_FD"  # a socket that listens, for the process to serve its metrics on
+LOOPBACK = "127.0.0.1"
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # whoever lived for this long is forgiven its earlier failures
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
 WRONG_USAGE = 2
 
 
@@ -53,16 +57,21 @@ class Supervisor:
         processes: int,
         env: Mapping[str, str] | None = None,
         *,
+        listening: bool = False,
         notifier: Notifier | None = None,
         settings: Reload | None = None,
     ) -> None:
+        """`listening`: each process has a loopback socket, to be asked how it is."""
         if processes < 1:
             raise ConfigError(f"processes is 1 or more, not {processes}")
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
-        self._children = [Child(number) for number in range(1, processes + 1)]
+        self.children = [
+            Child(number, socket.create_server((LOOPBACK, 0)) if listening else None)
+            for number in range(1, processes + 1)
+        ]
         self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
-        self._herald = Herald(notifier or Notifier(), self._children)
+        self._herald = Herald(notifier or Notifier(), self.children)
         self._settings = settings
         self._reports = -1
         self._stopping = False
@@ -75,11 +84,12 @@ class Supervisor:
         """
         with self._hearing_signals(), lifeline() as read_end, reports.pipe() as pipe:
             self._reports, report_end = pipe
-            watch_supervisor()  # a supervisor may have one of its own
+            with signals_for_main_thread():
+                watch_supervisor()  # a supervisor may have one of its own
             try:
-                for child in self._children:
+                for child in self.children:
                     self._start(child, read_end, report_end)
-                while any(child.at_work for child in self._children):
+                while any(child.at_work for child in self.children):
                     self._take_signals()
                     self._reap()
                     self._start_again(read_end, report_end)
@@ -99,9 +109,8 @@ class Supervisor:
         def note(number: int, _frame: FrameType | None) -> None:
             self._events.put(number)
 
-        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
-        if self._settings is not None and self._settings.is_possible:
-            numbers.append(signal.SIGHUP)
+        reloads = self._settings is not None and self._settings.is_possible
+        numbers = [number for number in SIGNALS if reloads or number != signal.SIGHUP]
         before = {number: signal.signal(number, note) for number in numbers}
         try:
             yield
@@ -115,6 +124,10 @@ class Supervisor:
             INDEX_VARIABLE: str(child.number - 1),
             **Reporter.variable(report_end, child.number - 1, self._herald.hears_every_s),
         }
+        passed = [read_end, report_end]
+        if child.listener is not None:
+            own[SOCKET_VARIABLE] = str(child.listener.fileno())
+            passed.append(child.listener.fileno())
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
@@ -125,13 +138,13 @@ class Supervisor:
             self._command,
             env=self._env | own,
             stdin=subprocess.DEVNULL,
-            pass_fds=(read_end, report_end),
+            pass_fds=passed,
             process_group=0,
         )
         logger.info("process %s started: pid %d", self._name(child), child.process.pid)
 
     def _take_signals(self) -> None:
-        due = [child.start_again_at for child in self._children if child.start_again_at is not None]
+        due = [child.start_again_at for child in self.children if child.start_again_at is not None]
         if self._herald.is_heard:
             due.append(self._herald.due)
         try:
@@ -172,13 +185,13 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """Passes the signal on, and starts nothing any more."""
         self._stopping = True
-        for child in self._children:
+        for child in self.children:
             child.start_again_at = None
             if child.process is not None:
                 child.process.send_signal(number)
 
     def _reap(self) -> None:
-        for child in self._children:
+        for child in self.children:
             code = None if child.process is None else child.process.poll()
             if code is not None:
                 self._ended(child, code)
@@ -192,14 +205,14 @@ class Supervisor:
         self._hear_children()
         if child.starts == 1:
             child.failed_to_start = code in (1, WRONG_USAGE) and not child.got_to_work
-        if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self._children):
+        if (child.starts == 1 and code == WRONG_USAGE) or all(each.failed_to_start for each in self.children):
             self._give_up(child, code)
         else:
             self._plan_restart(child, code, lived_s)
 
     def _hear_children(self) -> None:
         for report in reports.received(self._reports):
-            child = self._children[report.index]
+            child = self.children[report.index]
             child.got_to_work = child.got_to_work or report.at_work
             child.is_ready = report.is_ready
             child.heard_at = time.monotonic()
@@ -208,7 +221,7 @@ class Supervisor:
     def _abort_the_hung(self) -> None:
         """Ends children that have been silent for too long, with a traceback of what they hang in if they can."""
         now, patience_s = time.monotonic(), self._herald.watchdog_s
-        for child in self._children:
+        for child in self.children:
             if patience_s is not None and child.process is not None and now - child.heard_at > patience_s:
                 logger.error("process %s has been silent for %.3g s: ending it", self._name(child), patience_s)
                 child.process.send_signal(signal.SIGKILL if child.is_aborted else signal.SIGABRT)
@@ -238,18 +251,28 @@ class Supervisor:
 
     def _start_again(self, read_end: int, report_end: int) -> None:
         now = time.monotonic()
-        for child in self._children:
+        for child in self.children:
             if child.start_again_at is not None and child.start_again_at <= now:
                 self._start(child, read_end, report_end)
 
     def _wait(self) -> None:
         """Only after an error of our own there is somebody to wait for."""
-        for child in self._children:
+        for child in self.children:
             if child.process is not None:
                 child.process.wait()
 
     def _name(self, child: Child) -> str:
-        return f"{child.number} of {len(self._children)}"
+        return f"{child.number} of {len(self.children)}"
+
+
+@contextmanager
+def signals_for_main_thread() -> Iterator[None]:
+    """Threads that are started meanwhile never take a signal: taken there, it would not wake the supervisor up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def restart_pause_s(failures: int) -> float:

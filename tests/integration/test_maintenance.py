@@ -225,7 +225,7 @@ class TestRescueOfStaleJobs:
     async def test_each_is_logged(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
         (job_id,) = await insert_running(session, silent_s=100, attempt=2)
         with caplog.at_level(logging.WARNING):
-            await rescue_stale(session, staleness=STALENESS)
+            await rescue_stale(session, staleness=STALENESS, metrics=Metrics())
         assert f"job {job_id} (work) goes back to its queue at its 2nd attempt" in caplog.text
 
 
@@ -252,7 +252,7 @@ class TestRescueOfOverdueJobs:
         (ready,) = await insert(session, "ready", expires_at=ago(1))
         (retryable,) = await insert(session, "scheduled", state="retryable", attempt=1, expires_at=ago(1))
         (alive,) = await insert(session, "ready", expires_at=FromNow(60))
-        assert await fail_expired_jobs(session, limit=500) == 2
+        assert await fail_expired_jobs(session, limit=500) == {"default": 2}
         for job_id in (ready, retryable):
             job = await look(session, job_id)
             assert (job.state, job.errors[-1]["error"]) == (State.FAILED, "hard deadline exceeded")
@@ -588,8 +588,8 @@ async def test_a_wide_row_moves_through_every_table_unchanged(session: Session) 
 async def test_overdue_and_stale_at_once_counts_once(session: Session, database: Database) -> None:
     await insert_running(session, 400, silent_s=100, deadline_at=ago(1), worker_id=OWNER)
     async with another_session(database) as other:
-        stale = partial(rescue_stale, staleness=STALENESS)
-        await asyncio.gather(stale(session), rescue_overdue(other))
+        stale = partial(rescue_stale, staleness=STALENESS, metrics=Metrics())
+        await asyncio.gather(stale(session), rescue_overdue(other, metrics=Metrics()))
         await stale(session)
     assert await states(session) == {"retryable": 400}
     assert await count(session.connection, "SELECT max(jsonb_array_length(errors)) FROM awa.scheduled") == 1

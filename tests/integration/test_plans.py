@@ -67,7 +67,7 @@ FILL = (
     INSERT INTO awa.listening (queue, worker_id) SELECT unnest(queues), id FROM workers
     """,
 )
-CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000-000000000002', '{work}'"
+CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000-000000000002', '{work}', true"
 
 
 @pytest.fixture(scope="session")

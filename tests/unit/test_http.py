@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from awa_py.checks import Check
 from awa_py.errors import ConfigError
 from awa_py.http.health import Health, health_of
 from awa_py.http.server import MetricsServer
@@ -22,8 +23,8 @@ class Doctor:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    def problems(self) -> list[str]:
-        return self.found
+    def checks(self) -> list[Check]:
+        return [Check(f"check {n}", problem) for n, problem in enumerate(self.found)]
 
 
 @pytest.fixture
@@ -81,18 +82,19 @@ def test_metrics_come_as_open_metrics_for_who_asks(ask: Ask) -> None:
 def test_a_living_process_says_so_even_when_it_is_not_ready(ask: Ask, doctor: Doctor) -> None:
     doctor.found = ["no heartbeat got through"]
     answer = ask("/healthz")
-    assert (answer[0], body(answer)) == (200, {"status": "alive"})
+    assert (answer[0], body(answer)) == (200, {"status": "alive", "problems": [], "warnings": [], "checks": {}})
 
 
 def test_ready(ask: Ask) -> None:
     answer = ask("/readyz?verbose=1")
-    assert (answer[0], body(answer)) == (200, {"status": "ready", "problems": []})
+    assert (answer[0], body(answer)) == (200, {"status": "ready", "problems": [], "warnings": [], "checks": {}})
 
 
 def test_not_ready_says_why_and_recovers(ask: Ask, doctor: Doctor) -> None:
     doctor.found = ["no heartbeat got through", "not listening"]
     answer = ask("/readyz")
-    assert (answer[0], body(answer)) == (503, {"status": "not ready", "problems": doctor.found})
+    assert (answer[0], body(answer)["status"], body(answer)["problems"]) == (503, "not ready", doctor.found)
+    assert body(answer)["checks"]["check 1"] == {"ok": False, "problem": "not listening"}
     doctor.found = []
     assert ask("/readyz")[0] == 200
 
@@ -100,8 +102,18 @@ def test_not_ready_says_why_and_recovers(ask: Ask, doctor: Doctor) -> None:
 def test_health_gathers_the_problems_of_all_parts() -> None:
     first, second = Doctor(), Doctor()
     first.found, second.found = ["a", "b"], ["c"]
-    assert health_of(first, second)() == Health(("a", "b", "c"))
-    assert health_of()().ready
+    assert health_of(first, second)().problems == ["a", "b", "c"]
+    assert health_of()().good
+
+
+def test_what_is_not_vital_is_a_warning() -> None:
+    health = Health([Check("leadership", "cannot stand", {"leading": False}, vital=False)])
+    assert health.answer("ready", "not ready") == {
+        "status": "ready",
+        "problems": [],
+        "warnings": ["cannot stand"],
+        "checks": {"leadership": {"ok": False, "problem": "cannot stand", "leading": False}},
+    }
 
 
 @pytest.mark.parametrize("path", ["/", "/metricsx", "/healthz/", "//"])
@@ -175,3 +187,37 @@ def test_two_servers_can_show_the_same_metrics(server: MetricsServer, metrics: M
     other.start()
     assert other.port != server.port
     other.stop()
+
+
+def test_a_blocked_event_loop_is_not_alive(metrics: Metrics) -> None:
+    blocked = Doctor()
+    blocked.found = ["the event loop has not turned for 42 s"]
+    server = MetricsServer(metrics, port=0, liveness=health_of(blocked))
+    server.start()
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+            connection.request("GET", "/healthz")
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+        assert (answer.status, said["status"], said["problems"]) == (503, "blocked", blocked.found)
+    finally:
+        server.stop()
+
+
+def test_the_times_at_which_counters_began_are_left_out(ask: Ask, metrics: Metrics) -> None:
+    metrics.completed.labels("email").inc()
+    assert b"_created" not in ask("/metrics")[2]
+
+
+def test_it_can_serve_on_a_socket_that_listens_already(metrics: Metrics) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    server = MetricsServer(metrics, inherited=listener.detach())
+    server.start()
+    try:
+        assert server.port == port
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().status == 200
+    finally:
+        server.stop()

@@ -3,12 +3,13 @@
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 import pytest
 
-from awa_py.loops import LoopThread, in_context
+from awa_py.loops import BLOCKED_S, PULSE_S, LoopThread, Pulse, in_context
 from awa_py.wording import chain
 from tests.support import eventually
 
@@ -195,3 +196,40 @@ async def test_a_question_is_as_old_as_it_is_unanswered() -> None:
     await asyncio.sleep(0.2)
     assert thread.turns(within_s=0.1)
     await thread.stop()
+
+
+async def test_a_pulse_says_how_late_the_loop_turned() -> None:
+    late: list[float] = []
+    pulse = Pulse(late.append)
+    pulse.start()
+    try:
+        while not late:
+            await asyncio.sleep(0.01)
+        time.sleep(PULSE_S + 0.5)
+        assert pulse.silent_s >= 0.5
+        (check,) = pulse.checks()
+        assert (check.name, check.problem) == ("event_loop", None)
+        seen = len(late)
+        while len(late) == seen:
+            await asyncio.sleep(0.01)
+        assert late[seen] >= 0.5
+        assert pulse.silent_s < BLOCKED_S
+    finally:
+        pulse.stop()
+
+
+async def test_a_pulse_that_has_stopped_says_no_more() -> None:
+    late: list[float] = []
+    pulse = Pulse(late.append)
+    pulse.start()
+    pulse.stop()
+    await asyncio.sleep(2 * PULSE_S)
+    assert late == []
+
+
+def test_a_loop_that_is_blocked_for_long_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulse = Pulse(lambda _: None)
+    now = time.monotonic()
+    monkeypatch.setattr("awa_py.loops.time.monotonic", lambda: now + BLOCKED_S + 12)
+    (check,) = pulse.checks()
+    assert check.problem == "the event loop has not turned for 42 s: something blocks it"

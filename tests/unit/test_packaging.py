@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_package_is_listed() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "awa_py").rglob("__init__.py")}
-    assert found | {"awa_cli", "awa_cli.bench", "awa_cli.demo", "awa_schema", "awa_systemd"} == listed
+    assert found | {"awa_cli", "awa_cli.bench", "awa_cli.demo", "awa_monitoring", "awa_schema", "awa_systemd"} == listed
 
 
 def test_every_unit_file_is_in_the_wheel() -> None:

@@ -1,6 +1,6 @@
 from prometheus_client import CollectorRegistry
 
-from awa_py.metrics import Figures, Metrics
+from awa_py.metrics import RUNNING, SLOTS, Figures, Metrics, Reason
 from awa_py.systemd.tally import Tally
 
 
@@ -18,8 +18,8 @@ def test_figures_are_totals_of_all_queues() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.completed.labels("default").inc(2)
     metrics.completed.labels("email").inc(3)
-    metrics.failed.labels("email").inc()
-    metrics.running.labels("email").set_function(lambda: 4)
+    metrics.failed.labels("email", Reason.ERROR).inc()
+    metrics.worker.source = lambda: [(RUNNING, ("email",), 3), (SLOTS, (), 100), (RUNNING, ("default",), 1)]
     metrics.is_leader.set(1)
     assert metrics.figures() == Figures(running=4, done=5, failed=1, leads=True)
     assert metrics.figures() + Figures(running=1) == Figures(running=5, done=5, failed=1, leads=True)

@@ -2,6 +2,7 @@
 -- $1 queue · $2 priorities · $3 the position above which each priority is scanned · $4 how many at the most
 -- $5 the kinds that the caller can run · $6 worker id
 -- $7 the kinds whose handlers may look at their whole job: decoding that is dear, and left out for the others
+-- $8 whether to say how long each was due
 --
 -- One scan a priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is a TID
 -- scan whatever the statistics say; a join would turn into a hash join at large batches.
@@ -36,6 +37,7 @@ SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, 
        extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
        CASE WHEN kind = ANY ($7::text[])
             THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
-                     parent_id, timeout, rescues) END AS details
+                     parent_id, timeout, rescues) END AS details,
+       CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s
 FROM gone
 ORDER BY priority, pos

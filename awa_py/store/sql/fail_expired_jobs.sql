@@ -18,4 +18,4 @@ put AS (
     SELECT 'failed', {carried}, run_at, awa.with_error(errors, attempt, 'hard deadline exceeded'), attempt, lease
     FROM expired
 )
-SELECT count(*) FROM expired
+SELECT queue, count(*) FROM expired GROUP BY queue

@@ -1,0 +1,27 @@
+-- How far the leader is behind: with promotion, with rescue, and with what is past its retention; and who is alive.
+-- $1 staleness, where the queue has none of its own · $2 the retention of failed jobs · $3 that of completed ones
+-- $4 how many dead jobs to count at the most
+WITH kept AS (
+    SELECT least($2::interval, min(failed_retention)) AS failed,
+           greatest($3::interval, max(completed_retention)) AS completed
+    FROM awa.queues
+)
+SELECT coalesce((SELECT greatest(date_part('epoch', now() - run_at), 0) FROM awa.scheduled
+                 WHERE state <> 'waiting' ORDER BY run_at LIMIT 1), 0)::float8 AS due_lag_s,
+       coalesce((SELECT greatest(max(date_part('epoch', now() - r.heartbeat_at - coalesce(q.staleness, $1::interval))), 0)
+                 FROM awa.running r LEFT JOIN awa.queues q ON q.name = r.queue
+                 WHERE r.attempted_at < now() - least($1::interval, (SELECT min(staleness) FROM awa.queues))),
+                0)::float8 AS stale_lag_s,
+       (SELECT count(*) FROM (
+            SELECT FROM awa.dead d LEFT JOIN awa.queues q ON q.name = d.queue
+            WHERE d.finalized_at < now() - (SELECT failed FROM kept)
+              AND d.finalized_at < now() - coalesce(q.failed_retention, $2::interval)
+            LIMIT $4) AS late) AS dead,
+       -- Whole days, by what the planner knows of them: they are dropped, and nobody ever counts them.
+       (SELECT coalesce(sum(greatest(part.reltuples, 1)), 0)::float8
+        FROM pg_inherits JOIN pg_class part ON part.oid = pg_inherits.inhrelid
+        WHERE pg_inherits.inhparent = 'awa.completed'::regclass
+          AND part.relname ~ '^completed_\d{8}$'
+          AND (to_date(right(part.relname, 8), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC'
+              <= now() - (SELECT completed FROM kept)) AS completed,
+       (SELECT count(*) FROM awa.workers WHERE heartbeat_at > now() - $1::interval) AS workers

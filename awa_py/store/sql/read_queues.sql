@@ -1,0 +1,26 @@
+-- Every queue that has a row or a ready job: whether it is paused, how long its first job is due, and how many live
+-- workers serve it. A few index lookups a queue, however many jobs it has.
+-- $1 staleness: workers silent for longer are dead
+--
+-- From one name to the next, by the index: it never reads two jobs of the same queue and priority.
+WITH RECURSIVE waiting(name) AS (
+    (SELECT queue FROM awa.ready ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM awa.ready WHERE queue > waiting.name ORDER BY queue LIMIT 1)
+    FROM waiting WHERE waiting.name IS NOT NULL
+),
+named AS (SELECT name FROM waiting WHERE name IS NOT NULL UNION SELECT name FROM awa.queues),
+served AS (
+    SELECT served.name, count(*) AS workers
+    FROM awa.workers, unnest(queues) AS served(name)
+    WHERE heartbeat_at > now() - $1::interval
+    GROUP BY served.name
+)
+SELECT named.name, coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused,
+       coalesce((SELECT greatest(date_part('epoch', now() - min(head.run_at)), 0)
+                 FROM unnest('{1,2,3,4}'::smallint[]) AS level(priority)
+                 CROSS JOIN LATERAL (SELECT run_at FROM awa.ready
+                                     WHERE queue = named.name AND priority = level.priority
+                                     ORDER BY pos LIMIT 1) AS head), 0)::float8 AS waiting_s,
+       coalesce(served.workers, 0) AS workers
+FROM named LEFT JOIN awa.queues q USING (name) LEFT JOIN served USING (name)

@@ -1,0 +1,150 @@
+"""What is shipped for Prometheus and Grafana speaks of metrics that there are, and is documented."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exposed import exposed, labels_by_series
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "monitoring"
+RULES = (FOLDER / "awa.rules.yml").read_text()
+CASES = (FOLDER / "awa.rules.test.yml").read_text()
+DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
+PAGE = (ROOT / "docs" / "monitoring.md").read_text()
+
+OF_PROMETHEUS = {"job", "instance", "process"}  # put on by the scrape; by the supervisor of several processes
+FOREIGN = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+ALERTS = re.findall(r"- alert: (\w+)", RULES)
+EXPRESSIONS = re.findall(r"^ +expr: (.+)$", RULES, re.MULTILINE)
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: Debian's package prometheus"
+)
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def queries() -> Iterator[str]:
+    for panel in panels():
+        yield from (target["expr"] for target in panel["targets"])
+    for variable in DASHBOARD["templating"]["list"][1:]:
+        yield re.sub(r"label_values\((.+), (\w+)\)", r"count by (\2) (\1)", variable["definition"])
+
+
+def check(expression: str) -> None:
+    """Every series in it exists, and so does every label that it is picked or grouped by."""
+    known = labels_by_series()
+    used = re.findall(r"\b((?:awa|process)_\w+|up)\b(?:\{([^}]*)\})?", expression)
+    used = [(name, picked) for name, picked in used if name not in OF_PROMETHEUS]
+    assert used, expression
+    allowed: set[str] = set()
+    for name, picked in used:
+        assert name in known or name in FOREIGN, f"{name} in {expression}"
+        labels = known.get(name, set()) | OF_PROMETHEUS
+        assert set(re.findall(r"(\w+)(?:=|!)", picked)) <= labels, expression
+        allowed |= labels
+    for grouped in re.findall(r"\b(?:by|on|without) \(([^)]*)\)", expression):
+        assert set(re.split(r", *", grouped)) <= allowed, expression
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_alerts_ask_for_what_there_is(expression: str) -> None:
+    check(expression)
+
+
+@pytest.mark.parametrize("expression", list(queries()))
+def test_the_dashboard_asks_for_what_there_is(expression: str) -> None:
+    check(expression)
+
+
+@pytest.mark.parametrize("wrong", ["awa_nothing", 'awa_is_leader{queue="a"}', "sum by (kind) (awa_workers)"])
+def test_what_there_is_not_would_be_found(wrong: str) -> None:
+    with pytest.raises(AssertionError):
+        check(wrong)
+
+
+def test_every_alert_says_what_to_do() -> None:
+    assert len(ALERTS) == len(set(ALERTS)) == len(EXPRESSIONS) > 15
+    for block in RULES.split("- alert: ")[1:]:
+        name = block.split()[0]
+        assert re.search(r"severity: (critical|warning)\n", block), name
+        assert re.search(r'summary: ".+"\n', block), name
+        assert re.search(r'description: ".+"\n', block), name
+        assert f"runbook_url: docs/monitoring.md#{name.lower()}\n" in block
+        assert f"\n### {name}\n" in PAGE
+
+
+def test_every_alert_is_shown_to_fire_and_to_stop() -> None:
+    for name in ALERTS:
+        (case,) = [case for case in CASES.split("  - name: ") if case.startswith(f"{name}\n")]
+        assert re.findall(r"exp_samples:(.*)", case) == [" []", "", " []"]
+
+
+@needs_promtool
+@pytest.mark.parametrize("command", ["check rules awa.rules.yml", "test rules awa.rules.test.yml"])
+def test_promtool_agrees(command: str) -> None:
+    answer = subprocess.run(["promtool", *command.split()], cwd=FOLDER, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+@needs_promtool
+def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
+    plain = [expression.replace("$__rate_interval", "1m") for expression in queries()]
+    recorded = [{"record": f"query_{n}", "expr": expression} for n, expression in enumerate(plain)]
+    rules = {"groups": [{"name": "dashboard", "rules": recorded}]}
+    (tmp_path / "rules.yml").write_text(json.dumps(rules))
+    answer = subprocess.run(
+        ["promtool", "check", "rules", str(tmp_path / "rules.yml")], capture_output=True, text=True, timeout=60
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_the_dashboard_is_well_formed() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    for panel in panels():
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["title"]
+        assert panel["targets"]
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == [
+        "datasource",
+        "job",
+        "instance",
+        "queue",
+    ]
+
+
+def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
+    asked = " ".join([*queries(), *EXPRESSIONS])
+    assert [metric.name for metric in exposed() if not re.search(rf"\b{metric.name}\b|\b{metric.name}_", asked)] == []
+
+
+def test_the_page_lists_every_metric_and_no_other() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `awa_")]
+    assert sorted(row.split("|")[1] for row in rows) == sorted(f" `{metric.name}` " for metric in exposed())
+    for metric in exposed():
+        assert f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.text} |" in rows
+
+
+def test_the_page_names_no_alert_that_there_is_not() -> None:
+    assert re.findall(r"^### (Awa\w+)$", PAGE, re.MULTILINE) == ALERTS
