@@ -55,6 +55,9 @@ class Settings:
     poll_interval: timedelta = _setting(
         _seconds(0.5), "how often an idle worker looks for jobs by itself; four times less often while it can be woken"
     )
+    blocked_after: timedelta = _setting(
+        _seconds(1), "how long a handler may block the event loop before a warning names it, with its stack"
+    )
     max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
 
     @classmethod

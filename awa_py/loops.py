@@ -5,8 +5,10 @@ import logging
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
+
+from awa_py.wording import describe, frames
 
 logger = logging.getLogger("awa.loops")
 
@@ -23,9 +25,11 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._started = threading.Event()
+        self._context = Context()  # its lines are those of whoever started it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        self._context = copy_context()
         self._thread.start()
         self._started.wait()
 
@@ -50,7 +54,7 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._supervise())
+            self._context.run(asyncio.run, self._supervise())
         except asyncio.CancelledError:
             logger.debug("%s was stopped", self._thread.name)
 
@@ -61,8 +65,8 @@ class LoopThread:
         while True:
             try:
                 await self._main()
-            except Exception:
-                logger.exception("%s failed, beginning again", self._thread.name)
+            except Exception as error:
+                logger.error("%s failed, beginning again: %s\n%s", self._thread.name, describe(error), frames(error))
                 await asyncio.sleep(RESTART_S)
             else:
                 return

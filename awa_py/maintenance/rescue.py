@@ -1,6 +1,7 @@
 """Jobs whose worker died, and jobs that overran their deadline."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -31,6 +32,20 @@ async def rescue_overdue(session: Session) -> Batch:
 
 
 def _log(rescued: Sequence[Rescued], why: str) -> None:
+    """A line for the first job of each kind, and how many others there are; all of them at the level DEBUG."""
+    alike = Counter((job.kind, job.failed) for job in rescued)
     for job in rescued:
+        others = alike.pop((job.kind, job.failed), None)
         end = "failed for good" if job.failed else "goes back to its queue"
-        logger.warning("job %d (%s) %s at its %s attempt: %s", job.id, job.kind, end, ordinal(job.attempt), why)
+        more = f" (and {others - 1:,} more like it)" if others is not None and others > 1 else ""
+        logger.log(
+            logging.DEBUG if others is None else logging.WARNING,
+            "job %d (%s) %s at its %s attempt: %s%s",
+            job.id,
+            job.kind,
+            end,
+            ordinal(job.attempt),
+            why,
+            more,
+            extra={"job_id": job.id, "job_kind": job.kind, "attempt": job.attempt},
+        )

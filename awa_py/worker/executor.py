@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from awa_py.context import Context
+from awa_py.logs import current_call
 from awa_py.loops import in_context
 from awa_py.outcome import Retry
 from awa_py.registry import Handler, Registry
@@ -132,6 +133,7 @@ class Executor:
         while self._taker is task and (call := self._flights.take()) is not None:
             call.task = task
             context = self._context.copy()
+            context.run(current_call.set, call)
             end: object
             try:
                 work = self._begin_batch(call) if isinstance(call, Batch) else self._begin(call)
@@ -220,6 +222,11 @@ class Executor:
         self._flights.gather(batch.queue, -batch.size)
         self._flights.line_up(batch.queue, [batch], batch.size)
         self.go_on()
+
+    def call_in(self, task: "asyncio.Task[Any] | None") -> Call | None:
+        """Whose handler runs in that task. From any thread."""
+        calls = () if task is None else (*self._flights, *self._batches.copy())
+        return next((call for call in calls if call.task is task), None)
 
     async def _in_thread(self, function: Callable[[], Any], call: Call) -> Any:
         work = self._threads.submit(contextvars.copy_context().run, _call_in_thread, function)

@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from awa_py.db import LOST, Link, Record, Schema, describe
+from awa_py.logs import Tally
 from awa_py.loops import wait_for_any
 from awa_py.metrics import Metrics
 from awa_py.registry import Registry
@@ -74,6 +75,7 @@ class Fetcher:
         self._bell = bell
         self._listening = listening
         self._looks_s: list[float] = []
+        self._tally = Tally(logger)
 
     def queue_is_ready(self, queue: str) -> None:
         """Something can be claimed there."""
@@ -103,7 +105,7 @@ class Fetcher:
                     return
                 failures = 0
             except (*LOST, asyncpg.PostgresError) as error:
-                logger.warning("a claim failed: %s", describe(error))
+                self._tally.log(logging.WARNING, "claim", "a claim failed: %s", describe(error))
                 self._link.drop()
                 self._unsure = True
                 self._bell.hung = False  # whether it is, nobody knows
@@ -134,7 +136,7 @@ class Fetcher:
                 session = Session(await self._link.connection(), self._schema)
                 self._promising |= await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
         except (*LOST, asyncpg.PostgresError) as error:
-            logger.warning("a poll failed: %s", describe(error))
+            self._tally.log(logging.WARNING, "poll", "a poll failed: %s", describe(error))
             self._link.drop()
 
     async def _tend_bell(self) -> bool:

@@ -151,7 +151,8 @@ class Flights:
 
         def ended(thread: "asyncio.Future[Any]") -> None:
             if not thread.cancelled() and thread.exception() is not None:
-                logger.info("%s: its thread ended at last, with %r", call, thread.exception())
+                kind = type(thread.exception()).__name__
+                logger.debug("%s: its thread ended at last, with %s", call, kind, extra=call.fields())
             lane.held -= 1
             self._held -= 1
             self.abandoned -= 1

@@ -18,6 +18,7 @@ from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
+from awa_py.logs import current_worker
 from awa_py.loops import cancel
 from awa_py.metrics import Metrics
 from awa_py.notify import Listener, Topic
@@ -27,6 +28,7 @@ from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
 from awa_py.worker.bell import Bell
+from awa_py.worker.blockers import Watch
 from awa_py.worker.completer import Completer
 from awa_py.worker.executor import Executor
 from awa_py.worker.fetcher import Fetcher
@@ -112,6 +114,13 @@ class Worker:
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Works until `stop()`, or, with `until_idle`, until nothing is due."""
+        token = current_worker.set(str(self.id))
+        try:
+            await self._run(until_idle=until_idle)
+        finally:
+            current_worker.reset(token)
+
+    async def _run(self, *, until_idle: bool) -> None:
         async with self._registered() as registered:
             if not registered:
                 return
@@ -168,7 +177,8 @@ class Worker:
             )
             for queue in self._queues:
                 self.metrics.running.labels(queue).set_function(partial(flights.held, queue))
-            async with _running(heart, completer, listener, finishes, self._companions):
+            watch = Watch(executor.call_in, self._settings.blocked_after.total_seconds())
+            async with _running(heart, completer, listener, finishes, [watch, *self._companions]):
                 self.ready.set()
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
