@@ -55,6 +55,7 @@ REFUSED = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
+    asyncpg.ClientConfigurationError,
 )
 
 # Our tables change size by orders of magnitude within seconds. A plan that was best for an empty one, kept in a

@@ -205,7 +205,8 @@ class Executor:
     def _settle_one(self, batch: Batch, job_id: int, end: object) -> None:
         """The handler has settled one job of its batch: from the loop, or from its thread."""
         if threading.current_thread() is not self._thread:
-            self._loop.call_soon_threadsafe(self._settle_one, batch, job_id, end)
+            # Not as arguments, which asyncio writes into its log where a call takes long or fails.
+            self._loop.call_soon_threadsafe(lambda: self._settle_one(batch, job_id, end))
             return
         flight = batch.settle(job_id)
         if flight is not None:
