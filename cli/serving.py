@@ -1,14 +1,16 @@
-"""The metrics port of `awa worker` and `awa maintenance`."""
+"""What `awa worker` and `awa maintenance` tell of themselves: on the metrics port, and to a collector."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
+from uuid import uuid4
 
 import typer
 
 from awa_py.http.health import Part, health_of
 from awa_py.http.server import LOOPBACK, MetricsServer
 from awa_py.metrics import Metrics
+from awa_py.otlp import exporting
 
 __all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving"]
 
@@ -35,13 +37,11 @@ MetricsHost = Annotated[
 
 @contextmanager
 def serving(metrics: Metrics, part: Part, *, host: str, port: int | None) -> Iterator[None]:
-    """Answers on the port meanwhile; without a port, nobody asks."""
-    if port is None:
+    """Answers on the port meanwhile, where there is one; and sends to the collector, where there is one."""
+    with ExitStack() as ends:
+        if port is not None:
+            server = MetricsServer(metrics, host=host, port=port, health=health_of(part))
+            server.start()
+            ends.callback(server.stop)
+        ends.enter_context(exporting(metrics.registry, str(uuid4())))
         yield
-        return
-    server = MetricsServer(metrics, host=host, port=port, health=health_of(part))
-    server.start()
-    try:
-        yield
-    finally:
-        server.stop()

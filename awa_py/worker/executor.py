@@ -31,6 +31,8 @@ _decode = json.JSONDecoder().raw_decode  # what PostgreSQL writes has no space a
 class Executor:
     """Runs handlers: asynchronous ones in tasks, synchronous ones in threads, some with a batch of jobs at a time."""
 
+    needs_details = False  # of each job that it runs: what the claim brings only where it is asked to
+
     def __init__(
         self,
         registry: Registry,

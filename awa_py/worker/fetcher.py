@@ -62,7 +62,7 @@ class Fetcher:
         self._metrics = metrics
         self._registry = registry
         self._kinds = list(registry.kinds)
-        self._shown_kinds = list(registry.kinds_with_context)
+        self._shown_kinds = list(registry.kinds if executor.needs_details else registry.kinds_with_context)
         self._worker_id = worker_id
         self._poll_s = poll_s
         self._staleness = staleness

@@ -36,6 +36,7 @@ from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.judge import Judge
+from awa_py.worker.traced import executor_type
 
 logger = logging.getLogger("awa.worker")
 
@@ -135,7 +136,7 @@ class Worker:
                 self.metrics,
                 keep_completed=bool(self._settings.completed_retention),
             )
-            executor = Executor(
+            executor = executor_type()(
                 self._registry,
                 flights,
                 Judge(self._settings.max_args_bytes),

@@ -25,7 +25,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]
     kept: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.addFilter(JobFilter())
-    handler.emit = kept.append  # type: ignore[method-assign]
+    handler.emit = kept.append  # type: ignore[method-assign, assignment]
     logging.root.addHandler(handler)
     yield kept
     logging.root.removeHandler(handler)
