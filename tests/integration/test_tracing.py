@@ -11,6 +11,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -226,12 +227,13 @@ class TestMetrics:
             "size_sum": "Gauge",
             "wait_seconds": "Histogram",
         }
-        (counted,) = found["jobs"].data.data_points
+        counted, waited = (found[name].data.data_points[0] for name in ("jobs", "wait_seconds"))
+        assert isinstance(counted, NumberDataPoint)
         assert (counted.attributes, counted.value, found["jobs"].description) == ({"queue": "email"}, 3, "Jobs")
-        (waited,) = found["wait_seconds"].data.data_points
-        assert not hasattr(waited, "value")
-        assert (waited.bucket_counts, waited.explicit_bounds) == ([1, 2, 1], [0.1, 1.0])  # type: ignore[union-attr]
-        assert (waited.count, waited.sum) == (4, pytest.approx(8.15))  # type: ignore[union-attr]
+        assert isinstance(waited, HistogramDataPoint)
+        assert (waited.bucket_counts, waited.explicit_bounds) == ([1, 2, 1], [0.1, 1.0])
+        assert waited.count == 4
+        assert waited.sum == pytest.approx(8.15)
 
 
 class Collector:
