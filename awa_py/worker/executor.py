@@ -91,7 +91,7 @@ class Executor:
         """Takes what waits, as far as there are slots."""
         if self._taker is None and self._flights.may_take:
             self.idle.clear()
-            self._taker = asyncio.create_task(self._take_turns())
+            self._taker = asyncio.create_task(self._take_turns(), context=self._context.copy())
             self._tasks.add(self._taker)
             self._taker.add_done_callback(self._ended)
 
@@ -134,8 +134,8 @@ class Executor:
         pause_at = time.monotonic() + BURST_S
         while self._taker is task and (call := self._flights.take()) is not None:
             call.task = task
-            context = self._context.copy()
-            context.run(current_call.set, call)
+            current_call.set(call)
+            context = contextvars.copy_context()
             end: object
             try:
                 work = self._begin_batch(call) if isinstance(call, Batch) else self._begin(call)
