@@ -25,6 +25,7 @@ from awa_py.errors import (
     UnknownSchedule,
 )
 from awa_py.job import Job, NewJob, State
+from awa_py.logs import JobFilter
 from awa_py.options import Unique
 from awa_py.outcome import Cancel, Fail, Retry, Snooze
 
@@ -46,6 +47,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobFailed",
+    "JobFilter",
     "JobNotFound",
     "JobType",
     "NewJob",

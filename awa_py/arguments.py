@@ -13,7 +13,7 @@ from typing import Annotated, Any, ForwardRef, NoReturn, Union, cast, get_args, 
 from awa_py.annotations import hints_of, parameters_of
 from awa_py.composites import optional
 from awa_py.conversion import Compiler
-from awa_py.converters import JSON, Convert, Converter, Mismatch, show
+from awa_py.converters import JSON, Convert, Converter, Mismatch, show_key
 from awa_py.errors import InvalidArguments, InvalidJob
 from awa_py.plain import PlainWriter
 
@@ -114,7 +114,7 @@ class Signature:
                 converted[name] = value if type(value) in plain else convert(value)
         except Mismatch as mismatch:
             place = _place((name, *mismatch.path))
-            raise InvalidArguments(f"{self.handler}: {place} {mismatch.problem}") from mismatch.__cause__
+            raise InvalidArguments(f"{self.handler}: {place} {mismatch.problem}") from None
         except RecursionError:
             raise InvalidArguments(f'{self.handler}: argument "{name}" is nested too deeply') from None
         if not self._needed <= converted.keys():
@@ -159,7 +159,7 @@ def loads(text: str) -> JSON:
     except RecursionError:
         raise InvalidJob("the JSON is nested too deeply") from None
     except ValueError as error:
-        raise InvalidJob(f"{show(text)} is not JSON: {error}") from None
+        raise InvalidJob(f"this is not JSON: {error}") from None
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -225,7 +225,7 @@ def _place(path: Path, noun: str = "arguments") -> str:
     if noun == "arguments" and len(path) == 1:
         return f'argument "{path[0]}"'
     return noun + "".join(
-        f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{show(part)}]" for part in path
+        f"[{part}]" if isinstance(part, int) else f".{part}" if show_key(part) == part else "[…]" for part in path
     )
 
 

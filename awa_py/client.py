@@ -16,6 +16,7 @@ from awa_py.job import Job, NewJob, State
 from awa_py.store import election as election_store
 from awa_py.store import jobs as job_store
 from awa_py.store.session import Session
+from awa_py.tracing import with_context
 
 RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
@@ -69,6 +70,7 @@ class Client:
 
     async def enqueue_new(self, job: NewJob, connection: Connection | None = None) -> Job:
         """Enqueues a job; inside the caller's transaction, where its connection is given."""
+        (job,) = with_context((job,))
         if connection is not None:
             return await producer.enqueue_one(self.session(connection), job)
         if job.unique is None and self._gatherer is not None:
@@ -78,6 +80,7 @@ class Client:
 
     async def enqueue_all(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
         """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
+        jobs = with_context(jobs)
         if connection is not None:
             return await producer.enqueue_many(self.session(connection), jobs)
         async with self.pool.acquire() as own:

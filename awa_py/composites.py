@@ -14,7 +14,7 @@ from awa_py.converters import (
     Converter,
     Mismatch,
     either,
-    show,
+    show_key,
     wrong_type,
     wrong_value,
 )
@@ -40,7 +40,9 @@ def _any(value: Any) -> Any:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise Mismatch(f"has the key {show(key)}: without an annotation, keys are strings", near=True)
+                raise Mismatch(
+                    f"has a key of type {type(key).__name__}: without an annotation, keys are strings", near=True
+                )
             if type(item) not in JSON_SCALARS:
                 _at(key, _any, item)
     elif isinstance(value, (list, tuple)):
@@ -142,7 +144,7 @@ def mapping(cls: Any, key: Converter, item: Converter) -> Converter:
                 return written
         except Mismatch:
             pass
-        raise Mismatch(f"has the key {show(part)}: a key must be {key.name}", near=True)
+        raise Mismatch(f"has a key that is not {key.name}", near=True)
 
     def load_key(part: str) -> Any:
         try:
@@ -152,7 +154,7 @@ def mapping(cls: Any, key: Converter, item: Converter) -> Converter:
         try:
             return key.load(json.loads(part))
         except (Mismatch, ValueError):
-            raise Mismatch(f"has the key {show(part)}: a key must be {key.name}", near=True) from None
+            raise Mismatch(f"has a key that is not {key.name}", near=True) from None
 
     return Converter(name, dump, load, exact=cls)
 
@@ -174,10 +176,10 @@ def record(
     def convert(parts: Mapping[str, Any], functions: Mapping[str, Convert]) -> dict[str, Any]:
         for field in parts:
             if field not in functions:
-                raise Mismatch(f"has an unexpected {show(field)}", near=True)
+                raise Mismatch(f'has an unexpected "{show_key(field)}"', near=True)
         for field in fields:
             if field in required and field not in parts:
-                raise Mismatch(f"is missing {show(field)}", near=True)
+                raise Mismatch(f'is missing "{field}"', near=True)
         return {field: _at(field, functions[field], part) for field, part in parts.items()}
 
     def dump(value: Any) -> Any:
@@ -192,7 +194,7 @@ def record(
         try:
             return build(**parts)
         except (TypeError, ValueError) as error:
-            raise Mismatch(f"cannot become {name}: {error}", near=True) from error
+            raise Mismatch(f"cannot become {name}: it raised {type(error).__name__}", near=True) from None
 
     return Converter(name, dump, load, exact=cls)
 

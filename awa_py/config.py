@@ -2,11 +2,13 @@
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import parse_qs
 
 from awa_py import duration
 from awa_py.errors import ConfigError, InvalidDuration
@@ -14,6 +16,8 @@ from awa_py.errors import ConfigError, InvalidDuration
 logger = logging.getLogger("awa.config")
 
 DEFAULT_SCHEMA = "awa"
+MAX_PORT = 65535
+_HOST = r"(\[[^\]]*\]|[^:@\[\]]*)(:(?P<port>[0-9]*))?"
 
 
 def _setting(default: Any, says: str) -> Any:
@@ -58,6 +62,9 @@ class Settings:
     )
     metrics_interval: timedelta = _setting(
         _seconds(15), "how often the leader reads the queues for its metrics, where a metrics port is open"
+    )
+    blocked_after: timedelta = _setting(
+        _seconds(1), "how long a handler may block the event loop before a warning names it, with its stack"
     )
     max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
 
@@ -131,8 +138,7 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
         raise ConfigError(
             "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
         )
-    if not found.startswith(("postgresql://", "postgres://")):
-        raise ConfigError("the database URL must begin with postgresql://")
+    _check_url(found)
     return found
 
 
@@ -145,3 +151,22 @@ def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the credential {name}: {error}") from error
+
+
+def _check_url(url: str) -> None:
+    """What cannot be read is not quoted: it may be a part of the password."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError("the database URL must begin with postgresql://")
+    authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
+    hosts = authority.rpartition("@")[2]
+    places = [re.fullmatch(_HOST, host) for host in hosts.split(",")]
+    if authority.count("@") > 1 or not all(place and int(place["port"] or 0) <= MAX_PORT for place in places):
+        raise ConfigError(
+            "the database URL cannot be read: it is postgresql://user:password@host:port/database, where / ? # @ in a "
+            "name or a password are written as %2F %3F %23 %40"
+        )
+    _, asks, query = url.partition("#")[0].partition("?")
+    try:
+        parse_qs(query, strict_parsing=bool(asks and query))
+    except ValueError:
+        raise ConfigError("the database URL cannot be read: after its ? come name=value, joined by &") from None

@@ -133,7 +133,7 @@ class BatchJob:
     def settle(self, outcome: Outcome | Exception) -> None:
         """The job ends as if its own handler had raised this: Retry, Snooze, Cancel, Fail, or any error."""
         if not isinstance(outcome, Exception):
-            raise TypeError(f"settle() takes awa.Retry, Snooze, Cancel, Fail or an error, not {outcome!r}")
+            raise TypeError(f"settle() takes awa.Retry, Snooze, Cancel, Fail or an error, not {type(outcome).__name__}")
         self._end(outcome)
 
     def _end(self, end: object) -> None:

@@ -46,9 +46,14 @@ class Converter:
 
 
 def show(value: object) -> str:
-    """A value from JSON, short enough for a message."""
+    """A value from the code, such as a literal, short enough for a message. What a job carries is never shown."""
     shown = f'"{value}"' if isinstance(value, str) else repr(value)
     return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+
+
+def show_key(key: str) -> str:
+    """A key of a job's data, where it is a plain name: that says where to look. Other keys may be anything."""
+    return key if key.isidentifier() and len(key) <= _SHOWN_CHARACTERS else "…"
 
 
 def wrong_type(name: str, value: object) -> Mismatch:
@@ -56,7 +61,7 @@ def wrong_type(name: str, value: object) -> Mismatch:
 
 
 def wrong_value(name: str, value: object) -> Mismatch:
-    return Mismatch(f"must be {name}, not {show(value)}", near=True)
+    return Mismatch(f"must be {name}, which this {type(value).__name__} is not", near=True)
 
 
 def either(names: list[str]) -> str:

@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
@@ -13,6 +15,8 @@ from asyncpg.pool import PoolConnectionProxy
 from awa_py.config import DEFAULT_SCHEMA
 from awa_py.errors import ConfigError, DatabaseUnavailable
 from awa_py.metrics import Metrics
+from awa_py.wording import describe as describe
+from awa_py.wording import rough
 
 logger = logging.getLogger("awa.db")
 
@@ -29,7 +33,8 @@ else:
 CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0)
-FAILURES_PER_WARNING = 30
+FIRST_SILENCE_S = 60.0  # between two warnings of the same; each is twice as long as the one before
+LONGEST_SILENCE_S = 600.0
 
 # The session is gone, or of no use any more (a demoted primary): another one may work.
 LOST = (
@@ -51,6 +56,7 @@ REFUSED = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
+    asyncpg.ClientConfigurationError,
 )
 
 # Our tables change size by orders of magnitude within seconds. A plan that was best for an empty one, kept in a
@@ -105,7 +111,7 @@ class Schema:
 class Database:
     """Where the jobs are."""
 
-    url: str
+    url: str = field(repr=False)
     schema: Schema
 
     async def connect(self, role: str, settings: Mapping[str, str] | None = None) -> OwnConnection:
@@ -132,6 +138,30 @@ class Database:
             timeout=CONNECT_TIMEOUT_S,
             server_settings={"application_name": "awa client", **KEEPALIVE},
         )
+
+
+class _Trouble:
+    """A database that is away: said at once, and then less and less often."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+        self._began = self._warn_at = time.monotonic()
+        self._silence_s = FIRST_SILENCE_S
+
+    def goes_on(self, error: Exception) -> None:
+        now = time.monotonic()
+        is_due = now >= self._warn_at
+        level = logging.WARNING if is_due else logging.DEBUG
+        logger.log(level, "%s: cannot reach the database%s, trying again: %s", self._role, self.length, describe(error))
+        if is_due:
+            self._warn_at = now + self._silence_s
+            self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)
+
+    @property
+    def length(self) -> str:
+        """How long it lasts by now, in words, where that is worth a word."""
+        seconds = time.monotonic() - self._began
+        return f" (for {rough(timedelta(seconds=seconds))})" if seconds >= 1 else ""
 
 
 class Link:
@@ -166,6 +196,7 @@ class Link:
     async def connection(self) -> OwnConnection:
         """The connection, made anew where it was lost; for ever."""
         failures = 0
+        trouble = _Trouble(self._role)
         while not self.connected:
             try:
                 self._connection = await self._database.connect(self._role, self._settings)
@@ -173,14 +204,13 @@ class Link:
                 if self._strict and not self._was_connected and isinstance(error, REFUSED):
                     raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
                 self.trouble = describe(error)
-                level = logging.WARNING if failures % FAILURES_PER_WARNING == 0 else logging.DEBUG
-                logger.log(level, "%s: cannot reach the database, trying again: %s", self._role, self.trouble)
+                trouble.goes_on(error)
                 await asyncio.sleep(RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)])
                 failures += 1
                 continue
             if failures or self._was_connected:
                 self._reconnects.inc()
-                logger.info("%s: connected to the database again", self._role)
+                logger.info("%s: connected to the database again%s", self._role, trouble.length)
             self._was_connected = True
             self.trouble = ""
         assert self._connection is not None
@@ -204,9 +234,3 @@ class Link:
         except asyncio.CancelledError:
             connection.terminate()
             raise
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line, without a password in it."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)

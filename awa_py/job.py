@@ -49,7 +49,7 @@ class Job:
     priority: int
     attempt: int
     max_attempts: int
-    args: dict[str, Any]
+    args: dict[str, Any] = field(repr=False)  # what a job carries is nobody's business in a log
     run_at: datetime
     created_at: datetime
     attempted_at: datetime | None = None
@@ -58,12 +58,12 @@ class Job:
     deadline_at: datetime | None = None
     worker_id: UUID | None = None
     lease: int = 0
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    progress: dict[str, Any] | None = None
-    result: Any = None
+    errors: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    progress: dict[str, Any] | None = field(default=None, repr=False)
+    result: Any = field(default=None, repr=False)
     tags: list[str] = field(default_factory=list)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    unique_key: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+    unique_key: str | None = field(default=None, repr=False)
     parent_id: int | None = None
     timeout: timedelta | None = None
     rescues: int = 0
@@ -76,7 +76,7 @@ class Job:
 class UniqueKey:
     """A claim to be the only job under `key`, while it is in one of `states` and `period` has not passed."""
 
-    key: str
+    key: str = field(repr=False)
     period: timedelta | None = None
     states: tuple[State, ...] = UNFINISHED
 
@@ -84,7 +84,7 @@ class UniqueKey:
         if not self.key or "\x00" in self.key or len(self.key) > 1000:
             raise InvalidJob("a unique key has 1 to 1000 characters, and no NUL among them")
         if not self.states:
-            raise InvalidJob(f"unique key {self.key!r}: name at least one state in which it holds")
+            raise InvalidJob("a unique key holds in at least one state: name it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Terms:
     timeout: timedelta | None = None
     deadline: datetime | None = None
     tags: Sequence[str] = ()
-    metadata: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = field(default=None, repr=False)
     parent_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -124,7 +124,9 @@ class Terms:
             raise InvalidJob(f"{self.kind}: timeout must be longer than 0")
         for tag in self.tags:
             if not isinstance(tag, str) or not tag or "\x00" in tag or len(tag) > MAX_NAME_CHARACTERS:
-                raise InvalidJob(f"{self.kind}: {tag!r} is not a tag: 1 to {MAX_NAME_CHARACTERS} characters, no NUL")
+                raise InvalidJob(
+                    f"{self.kind}: a tag is a text of 1 to {MAX_NAME_CHARACTERS} characters, no NUL among them"
+                )
 
     @property
     def due_at_once(self) -> bool:
@@ -154,6 +156,9 @@ class NewJob(_NewJob):
     def on(cls, terms: Terms, args_json: str, unique: UniqueKey | None = None) -> "NewJob":
         """A job on terms that were checked before."""
         return tuple.__new__(cls, (terms, args_json, unique))
+
+    def __repr__(self) -> str:
+        return f"<new awa job {self.terms.kind}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NewJob.on, (self.terms, self.args_json, self.unique)

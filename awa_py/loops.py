@@ -6,10 +6,11 @@ import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
 from awa_py.checks import Check
+from awa_py.wording import describe, frames
 
 logger = logging.getLogger("awa.loops")
 
@@ -30,9 +31,11 @@ class LoopThread:
         self._started = threading.Event()
         self._stopping = False
         self._asked_at: float | None = None
+        self._context = Context()  # its lines are those of whoever started it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        self._context = copy_context()
         self._thread.start()
         self._started.wait()
 
@@ -75,7 +78,7 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._supervise())
+            self._context.run(asyncio.run, self._supervise())
         except asyncio.CancelledError:
             logger.debug("%s was stopped", self._thread.name)
 
@@ -86,8 +89,8 @@ class LoopThread:
         while True:
             try:
                 await self._main()
-            except Exception:
-                logger.exception("%s failed, beginning again", self._thread.name)
+            except Exception as error:
+                logger.error("%s failed, beginning again: %s\n%s", self._thread.name, describe(error), frames(error))
                 await asyncio.sleep(RESTART_S)
             else:
                 return

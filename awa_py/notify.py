@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from awa_py.db import LOST, Database, Link, describe
+from awa_py.logs import Tally
 from awa_py.loops import wait_for_any
 from awa_py.metrics import Metrics
 
@@ -52,6 +53,7 @@ class Listener:
         self._channel = database.schema.channel
         self._heard = heard
         self._listening = listening
+        self._tally = Tally(logger)
         self.active = False
 
     async def run(self) -> None:
@@ -67,7 +69,7 @@ class Listener:
                     self._listening()
                     await self._watch(connection, ended)
                 except (*LOST, asyncpg.PostgresError) as error:
-                    logger.warning("listening was interrupted: %s", describe(error))
+                    self._tally.log(logging.WARNING, "interrupted", "listening was interrupted: %s", describe(error))
                 if self.active:
                     self._metrics.fallbacks.inc()
                 self.active = False

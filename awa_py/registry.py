@@ -55,8 +55,8 @@ class CronDefinition:
     expression: str
     timezone: str
     kind: str
-    args: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     misfire: str = "one"
 
     @classmethod

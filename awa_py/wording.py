@@ -1,8 +1,11 @@
 """How awa puts things into words: ordinals, rough times, and errors with all their causes."""
 
+import re
+import traceback
 from datetime import timedelta
 
 _ROUGH_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_UNREADABLE_DATA = "22"  # the class of SQLSTATEs
 _MANY = 2  # of a unit: 90 minutes are 90m rather than 1h
 
 
@@ -45,6 +48,27 @@ def chain(error: BaseException, limit: int = 4000) -> str:
         parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return clean(" ← ".join(parts), limit)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line, without a password in it, or a value of somebody's row.
+
+    Of what PostgreSQL says only the first sentence: its DETAIL quotes rows. What it says of data that it cannot read
+    ends where the data begins.
+    """
+    text = _text(error)
+    state = getattr(error, "sqlstate", None)
+    if isinstance(state, str) and error.args:
+        text = str(error.args[0])
+        if state.startswith(_UNREADABLE_DATA):
+            text = re.sub(r'"[^"]*"', '"…"', text.partition(":")[0])
+    text = " ".join(text.split()) or type(error).__name__
+    return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+
+
+def frames(error: BaseException) -> str:
+    """Where an error came from: places in the code, and not a word of the error's own."""
+    return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
 def _text(error: BaseException) -> str:

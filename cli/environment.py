@@ -62,7 +62,9 @@ def _common(
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(metavar="FORMAT", envvar="AWA_LOG_FORMAT", help="text or json.", rich_help_panel=PANEL),
+        typer.Option(
+            metavar="FORMAT", envvar="AWA_LOG_FORMAT", help="auto, text, json or journal.", rich_help_panel=PANEL
+        ),
     ] = None,
     log_level: Annotated[
         LogLevel | None,
@@ -218,7 +220,7 @@ def command(
             found = {name: values.pop(name) for name in COMMON}
             given = {**inherited(ctx), **given_options(ctx, found)}
             found |= given
-            logs.configure(found["log_format"] or LogFormat.TEXT, found["log_level"] or log_level)
+            logs.configure(found["log_format"] or LogFormat.AUTO, found["log_level"] or log_level)
             with explained(), Environment(given, found) as environment:
                 result = function(environment, **values)
                 if inspect.iscoroutine(result):

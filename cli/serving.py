@@ -1,11 +1,12 @@
-"""The metrics port of `awa worker` and `awa maintenance`."""
+"""What `awa worker` and `awa maintenance` tell of themselves: on the metrics port, and to a collector."""
 
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Annotated
+from uuid import uuid4
 
 import typer
 
@@ -14,6 +15,7 @@ from awa_py.http.health import Part, health_of
 from awa_py.http.server import LOOPBACK, MetricsServer
 from awa_py.loops import Pulse
 from awa_py.metrics import Metrics
+from awa_py.otlp import exporting
 from awa_py.worker.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
 
 __all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving", "serving_all"]
@@ -41,10 +43,32 @@ MetricsHost = Annotated[
 
 @contextmanager
 def serving(metrics: Metrics, part: Part, *, host: str, port: int | None) -> Iterator[None]:
-    """Answers on the port meanwhile; without a port, nobody asks."""
+    """Answers on the port meanwhile, where there is one; and sends to the collector, where there is one."""
+    with ExitStack() as ends:
+        if port is not None:
+            ends.enter_context(_port(metrics, part, host, port))
+        ends.enter_context(exporting(metrics.registry, str(uuid4())))
+        yield
+
+
+@contextmanager
+def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Iterator[None]:
+    """The same for all processes of a supervisor, on one port."""
     if port is None:
         yield
         return
+    fleet = Fleet(supervisor)
+    server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, own_process=False)
+    with signals_for_main_thread():
+        server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _port(metrics: Metrics, part: Part, host: str, port: int) -> Iterator[None]:
     inherited = os.environ.pop(SOCKET_VARIABLE, None)  # not for the processes that jobs start
     pulse = Pulse(partial(_note_pulse, metrics))
     server = MetricsServer(
@@ -61,22 +85,6 @@ def serving(metrics: Metrics, part: Part, *, host: str, port: int | None) -> Ite
         yield
     finally:
         pulse.stop()
-        server.stop()
-
-
-@contextmanager
-def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Iterator[None]:
-    """The same for all processes of a supervisor, on one port."""
-    if port is None:
-        yield
-        return
-    fleet = Fleet(supervisor)
-    server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, own_process=False)
-    with signals_for_main_thread():
-        server.start()
-    try:
-        yield
-    finally:
         server.stop()
 
 

@@ -16,6 +16,7 @@ from awa_py.checks import Check, problems
 from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import SchemaError
+from awa_py.logs import Tally
 from awa_py.loops import LoopThread, cancel, wait_for_any
 from awa_py.maintenance.cron import sync
 from awa_py.maintenance.daemon import Daemon
@@ -50,6 +51,7 @@ class Candidate:
         self._schedules = schedules
         self._metrics = metrics
         self._process_id = process_id
+        self._tally = Tally(logger)
         self._thread = LoopThread("awa-maintenance", self.run)
         self._place_is_free: asyncio.Event | None = None
         self._daemon: Daemon | None = None
@@ -105,10 +107,11 @@ class Candidate:
                     await self._stand(session, self._place_is_free)
                 except LOST as error:
                     self._trouble = f"the session for leadership was lost: {describe(error)}"
-                    logger.warning("the session for leadership was lost, standing again: %s", describe(error))
+                    sentence = "the session for leadership was lost, standing again: %s"
+                    self._tally.log(logging.WARNING, "lost", sentence, describe(error))
                 except (SchemaError, asyncpg.PostgresError) as error:
                     self._trouble = f"cannot stand for election: {describe(error)}"
-                    logger.error("cannot stand for election: %s", describe(error))
+                    self._tally.log(logging.ERROR, "stand", "cannot stand for election: %s", describe(error))
                     await asyncio.sleep(self._settings.election_interval.total_seconds())
                 link.drop()
         finally:
@@ -132,7 +135,8 @@ class Candidate:
             if await election.depose_frozen_leader(session, silence=self._settings.leader_timeout):
                 logger.warning("the leader has been silent for too long: its session was ended")
         except asyncpg.InsufficientPrivilegeError as error:
-            logger.warning("the leader has been silent for too long, and its session is another role's: %s", error)
+            sentence = "the leader has been silent for too long, and its session is another role's: %s"
+            self._tally.log(logging.WARNING, "depose", sentence, describe(error))
 
     async def _try_lead(self, session: Session) -> bool:
         async with asyncio.timeout(self._answer_s):

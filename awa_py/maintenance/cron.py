@@ -80,7 +80,7 @@ async def _fire(session: Session, due: DueSchedule) -> int:
     fires, dealt_with = _fires(schedule, due)
     ids = await store.fire_schedule(session, due, fires=fires, dealt_with=dealt_with, next_at=schedule.next(due.now))
     for job_id in ids:
-        logger.info("schedule %s fired: job %d", due.name, job_id)
+        logger.debug("schedule %s fired: job %d", due.name, job_id, extra={"job_id": job_id})
     return len(ids)
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from awa_py.db import LOST
+from awa_py.db import LOST, describe
+from awa_py.logs import Tally
 from awa_py.loops import wait_for_any
 from awa_py.maintenance.task import Batch, Task
 from awa_py.metrics import Metrics
 from awa_py.store.session import Session
+from awa_py.wording import frames
 
 logger = logging.getLogger("awa.maintenance")
 
@@ -36,6 +38,7 @@ class Daemon:
         self._metrics = metrics
         self._batch_timeout_s = batch_timeout_s
         self._wake = asyncio.Event()
+        self._tally = Tally(logger)
 
     def heard(self, topic: str) -> None:
         """A notification may make tasks due."""
@@ -93,11 +96,13 @@ class Daemon:
             raise
         except asyncpg.QueryCanceledError:
             self._metrics.task_errors.labels(task.name).inc()
-            logger.warning("%s took longer than a statement may, trying again later", task.name)
+            sentence = "%s took longer than a statement may, trying again later"
+            self._tally.log(logging.WARNING, ("slow", task.name), sentence, task.name)
             return Batch()
-        except Exception:
+        except Exception as error:
             self._metrics.task_errors.labels(task.name).inc()
-            logger.exception("%s failed, trying again later", task.name)
+            words = (task.name, describe(error), frames(error))
+            self._tally.log(logging.ERROR, ("failed", task.name), "%s failed, trying again later: %s\n%s", *words)
             return Batch()
         self._metrics.task_runs.labels(task.name).inc()
         self._metrics.task_rows.labels(task.name).inc(batch.changed)

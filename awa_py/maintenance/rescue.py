@@ -1,6 +1,7 @@
 """Jobs whose worker died, and jobs that overran their deadline."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -35,8 +36,22 @@ async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:
 
 
 def _report(rescued: Sequence[Rescued], why: str, reason: Reason, metrics: Metrics) -> None:
+    """A line for the first job of each kind, and how many others there are; all of them at the level DEBUG."""
+    alike = Counter((job.kind, job.failed) for job in rescued)
     for job in rescued:
         ends = metrics.failed if job.failed else metrics.retried
         ends.labels(metrics.queue(job.queue), reason).inc()
+        others = alike.pop((job.kind, job.failed), None)
         end = "failed for good" if job.failed else "goes back to its queue"
-        logger.warning("job %d (%s) %s at its %s attempt: %s", job.id, job.kind, end, ordinal(job.attempt), why)
+        more = f" (and {others - 1:,} more like it)" if others is not None and others > 1 else ""
+        logger.log(
+            logging.DEBUG if others is None else logging.WARNING,
+            "job %d (%s) %s at its %s attempt: %s%s",
+            job.id,
+            job.kind,
+            end,
+            ordinal(job.attempt),
+            why,
+            more,
+            extra={"job_id": job.id, "job_kind": job.kind, "attempt": job.attempt},
+        )

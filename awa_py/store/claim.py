@@ -73,6 +73,12 @@ def claimed_job(row: Record, queue: str) -> Job:
     )
 
 
+def claimed_metadata(row: Record) -> str | None:
+    """The metadata as JSON, from a claimed row with its details."""
+    metadata: str | None = row["details"][6]
+    return metadata
+
+
 async def take_over_jobs(
     session: Session,
     *,

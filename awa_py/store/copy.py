@@ -14,6 +14,7 @@ from awa_py.errors import InvalidJob
 from awa_py.job import NewJob, State, Terms, interval_text
 from awa_py.store.enqueue import REFUSALS
 from awa_py.store.session import Session
+from awa_py.wording import describe
 
 CHUNK_CHARACTERS = 64 * 1024
 QUOTE, DELIMITER = "\x01", "\x02"  # no JSON holds them: arguments go as they are
@@ -46,7 +47,8 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
             try:
                 await _copy(session, table, zip(ids, jobs, strict=True), chosen, now)
             except (*REFUSALS, UnicodeEncodeError) as error:
-                raise InvalidJob(f"{_culprit(error, jobs, chosen)}PostgreSQL refused the job: {error}") from error
+                culprit = _culprit(error, jobs, chosen)
+                raise InvalidJob(f"{culprit}PostgreSQL refused the job: {describe(error)}") from None
     queues = sorted({shared.queue for shared in ready.values()})
     due = min((shared.run_at_from(now) for shared in later.values()), default=None)
     await session.fetchval("wake_queues", queues, due)

@@ -10,6 +10,7 @@ import asyncpg
 from awa_py.errors import InvalidJob
 from awa_py.job import NewJob, State
 from awa_py.store.session import Session
+from awa_py.wording import describe
 
 REFUSALS = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 
@@ -44,7 +45,7 @@ async def enqueue_job(session: Session, job: NewJob) -> Enqueued:
             terms.parent_id,
         )
     except REFUSALS as error:
-        raise InvalidJob(f"{terms.kind}: PostgreSQL refused the job: {error}") from error
+        raise InvalidJob(f"{terms.kind}: PostgreSQL refused the job: {describe(error)}") from None
     assert row is not None
     return Enqueued(row[0], True, State.AVAILABLE, row[1], row[1])
 
@@ -57,5 +58,5 @@ async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueue
     try:
         rows = await session.fetch("enqueue_jobs", array)
     except REFUSALS as error:
-        raise InvalidJob(f"PostgreSQL refused the job: {error}") from error
+        raise InvalidJob(f"PostgreSQL refused the job: {describe(error)}") from None
     return [Enqueued(row[0], row[1], State(row[2]), row[3], row[4]) for row in rows]

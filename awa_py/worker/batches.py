@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from awa_py.context import BatchJob
 from awa_py.registry import Handler
@@ -100,6 +101,10 @@ class Batch:
     def is_abandoned(self) -> None:
         """Its thread cannot be interrupted: whoever looks there sees that its work is not wanted any more."""
         self._abandoned = True
+
+    def fields(self) -> dict[str, Any]:
+        """What log lines about it say."""
+        return {"jobs": self.size, "job_kind": self.handler.kind, "queue": self.queue}
 
     def __str__(self) -> str:
         return f"{self.size} jobs ({self.handler.kind})"

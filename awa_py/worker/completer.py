@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from logging import ERROR, INFO, WARNING
 from operator import attrgetter
 from typing import TypeAlias, TypeVar, cast
 
@@ -12,10 +13,11 @@ import asyncpg
 
 from awa_py.db import LOST, Link, Schema, describe
 from awa_py.job import State
+from awa_py.logs import Tally
 from awa_py.metrics import Metrics, Reason
 from awa_py.store import finish, heartbeat
 from awa_py.store.session import Session
-from awa_py.wording import clean, ordinal
+from awa_py.wording import clean, frames, ordinal
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
 from awa_py.worker.outcome import Buried, Completed, Dropped, Errored, Released, Snoozed
@@ -36,6 +38,7 @@ class Completer:
         self._schema = schema
         self._flights = flights
         self._metrics = metrics
+        self._tally = Tally(logger)
         self._keep = keep_completed
         self._settled: list[Flight] = []
         self._progress: dict[int, Flight] = {}
@@ -71,21 +74,28 @@ class Completer:
 
     async def run(self) -> None:
         """Flushes until it is cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            batch, self._settled = self._settled, []
-            if self._progress:
-                await self._write_progress({flight.id for flight in batch})
-            try:
-                await self._flush(batch)
-            except Exception:
-                logger.exception("%d outcomes could not be written, trying again", len(batch))
-                self._settled = [*batch, *self._settled]
-                self._wake.set()
-                await asyncio.sleep(RETRY_S)
-            if not self._settled:
-                self._idle.set()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._flush_gathered()
+        finally:
+            self._tally.close()
+
+    async def _flush_gathered(self) -> None:
+        batch, self._settled = self._settled, []
+        if self._progress:
+            await self._write_progress({flight.id for flight in batch})
+        try:
+            await self._flush(batch)
+        except Exception as error:
+            words = (len(batch), describe(error), frames(error))
+            self._tally.log(ERROR, "flush", "%d outcomes could not be written, trying again: %s\n%s", *words)
+            self._settled = [*batch, *self._settled]
+            self._wake.set()
+            await asyncio.sleep(RETRY_S)
+        if not self._settled:
+            self._idle.set()
 
     def _note_progress(self, flight: Flight) -> None:
         self._progress[flight.id] = flight
@@ -109,7 +119,8 @@ class Completer:
             session = Session(await self._link.connection(), self._schema)
             await heartbeat.update_progress(session, ids, leases, [flight.progress or "null" for flight in due])
         except (*LOST, asyncpg.PostgresError) as error:
-            logger.warning("the progress of %d jobs was not written: %s", len(due), describe(error))
+            words = (len(due), describe(error))
+            self._tally.log(WARNING, "progress", "the progress of %d jobs was not written: %s", *words)
 
     async def _flush(self, batch: Sequence[Flight]) -> None:
         began = time.monotonic()
@@ -139,11 +150,13 @@ class Completer:
                 await self._write_apart(writer, flights, error)
                 return
             except LOST as error:
-                logger.warning("%d outcomes wait for the database: %s", len(flights), describe(error))
+                words = (len(flights), describe(error))
+                self._tally.log(WARNING, "lost", "%d outcomes wait for the database: %s", *words)
                 self._link.drop()
                 sure = False  # the lost connection may have taken a commit with it
             except asyncpg.PostgresError as error:
-                logger.error("%d outcomes could not be written, trying again: %s", len(flights), describe(error))
+                words = (len(flights), describe(error))
+                self._tally.log(ERROR, "refused", "%d outcomes could not be written, trying again: %s", *words)
                 await asyncio.sleep(RETRY_S)
             else:
                 self._end(flights, held, sure=sure)
@@ -157,7 +170,8 @@ class Completer:
             return
         (flight,) = flights
         if isinstance(flight.outcome, Buried):
-            logger.error("%s: its end cannot be stored, a rescue will end it: %s", flight, describe(error))
+            words = (flight, describe(error))
+            self._log(ERROR, flight, "unstorable", "%s: its end cannot be stored, a rescue will end it: %s", *words)
             self._end(flights, held=None, sure=False)
             return
         text = clean(f"the outcome cannot be stored: {describe(error)}")
@@ -180,9 +194,18 @@ class Completer:
                 continue
             if sure:
                 self._metrics.lost_leases.inc()
-                logger.warning("%s: the %s attempt was no longer ours when it ended", flight, ordinal(flight.attempt))
+                words = (flight, ordinal(flight.attempt))
+                self._log(WARNING, flight, "lost", "%s: the %s attempt was no longer ours when it ended", *words)
             else:
-                logger.info("%s: its outcome was written before the connection broke, or it was lost", flight)
+                sentence = "%s: its outcome was written before the connection broke, or it was lost"
+                self._log(INFO, flight, "unsure", sentence, flight)
+
+    def _log(
+        self, level: int, flight: Flight, event: str, sentence: str, *words: object, error: BaseException | None = None
+    ) -> None:
+        """A line about a job, unless there is one already about the same with another job of its kind."""
+        same = (event, flight.kind, type(error).__name__)
+        self._tally.log(level, same, sentence, *words, exc_info=error, extra=flight.fields())
 
     async def _complete(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         results = [outcome.result for outcome in _outcomes(flights, Completed)]
@@ -197,19 +220,16 @@ class Completer:
             answer = answers.get(flight.id)
             if answer is None:
                 continue
-            words = (flight, ordinal(answer.attempt), answer.max_attempts, outcome.error)
+            words = (flight, ordinal(answer.attempt), answer.max_attempts)
             if answer.retry_s is None:
                 self._metrics.failed.labels(flight.queue, outcome.reason).inc()
-                logger.error("%s failed for good at its %s attempt of %d: %s", *words, exc_info=outcome.exception)
+                sentence = "%s failed for good at its %s attempt of %d: %s"
+                self._log(ERROR, flight, "failed", sentence, *words, outcome.error, error=outcome.exception)
             else:
                 self._metrics.retried.labels(flight.queue, outcome.reason).inc()
-                logger.warning(
-                    "%s: its %s attempt of %d failed, retry in %.3g s: %s",
-                    *words[:3],
-                    answer.retry_s,
-                    outcome.error,
-                    exc_info=outcome.exception,
-                )
+                sentence = "%s: its %s attempt of %d failed, retry in %.3g s: %s"
+                ends = (answer.retry_s, outcome.error)
+                self._log(WARNING, flight, "retried", sentence, *words, *ends, error=outcome.exception)
         return set(answers)
 
     async def _snooze(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
@@ -226,10 +246,11 @@ class Completer:
                 continue
             if outcome.state is State.CANCELLED:
                 self._metrics.cancelled.labels(flight.queue).inc()
-                logger.info("%s was cancelled: %s", flight, outcome.error)
+                self._log(INFO, flight, "cancelled", "%s was cancelled: %s", flight, outcome.error)
             else:
                 self._metrics.failed.labels(flight.queue, outcome.reason).inc()
-                logger.error("%s failed for good at its %s attempt: %s", flight, ordinal(flight.attempt), outcome.error)
+                words = (flight, ordinal(flight.attempt), outcome.error)
+                self._log(ERROR, flight, "failed", "%s failed for good at its %s attempt: %s", *words)
         return held
 
     async def _release(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:

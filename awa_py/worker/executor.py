@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from awa_py.context import Context
+from awa_py.logs import current_call
 from awa_py.loops import in_context
 from awa_py.outcome import Retry
 from awa_py.registry import Handler, Registry
@@ -30,6 +31,8 @@ _decode = JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 class Executor:
     """Runs handlers: asynchronous ones in tasks, synchronous ones in threads, some with a batch of jobs at a time."""
+
+    needs_details = False  # of each job that it runs: what the claim brings only where it is asked to
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class Executor:
         """Takes what waits, as far as there are slots."""
         if self._taker is None and self._flights.may_take:
             self.idle.clear()
-            self._taker = asyncio.create_task(self._take_turns())
+            self._taker = asyncio.create_task(self._take_turns(), context=self._context.copy())
             self._tasks.add(self._taker)
             self._taker.add_done_callback(self._ended)
 
@@ -152,10 +155,12 @@ class Executor:
         while True:
             call = lane.take()
             began = now
-            context = self._context.copy()
+            call.task = task
+            current_call.set(call)
+            context = contextvars.copy_context()
             end: object
             try:
-                work = self._begin(call)
+                work = self._begin_batch(call) if isinstance(call, Batch) else self._begin(call)
                 try:
                     awaited = context.run(work.send, None)
                 except StopIteration as returned:
@@ -165,13 +170,10 @@ class Executor:
                     ended = []
                     self._taker = None
                     self.go_on()
-                    call.task = task
-                    try:
-                        end = await in_context(context, work, awaited)
-                    finally:
-                        call.task = None
+                    end = await in_context(context, work, awaited)
             except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
                 end = error
+            call.task = None
             now = time.monotonic()
             if run_times is not None:
                 run_times[call.kind].append(now - began)
@@ -206,12 +208,10 @@ class Executor:
         if not self._tasks:
             self.idle.set()
 
-    def _begin(self, flight: Call) -> Coroutine[Any, Any, Any]:
+    def _begin(self, flight: Flight) -> Coroutine[Any, Any, Any]:
         """What is to be awaited for the handler's answer."""
         if flight.stop is not None:
             raise asyncio.CancelledError
-        if isinstance(flight, Batch):
-            return self._begin_batch(flight)
         handler = flight.handler
         if handler is None:
             raise Retry(f"no handler registered for kind: {flight.kind}")
@@ -227,6 +227,8 @@ class Executor:
         return work if flight.limit_s is None else self._limited(work, flight)
 
     def _begin_batch(self, batch: Batch) -> Coroutine[Any, Any, Any]:
+        if batch.stop is not None:
+            raise asyncio.CancelledError
         self._release(batch.unwanted())
         self._batches.add(batch)
         jobs = batch.jobs(self._settle_one)
@@ -245,7 +247,8 @@ class Executor:
     def _settle_one(self, batch: Batch, job_id: int, end: object) -> None:
         """The handler has settled one job of its batch: from the loop, or from its thread."""
         if threading.current_thread() is not self._thread:
-            self._loop.call_soon_threadsafe(self._settle_one, batch, job_id, end)
+            # Not as arguments, which asyncio writes into its log where a call takes long or fails.
+            self._loop.call_soon_threadsafe(lambda: self._settle_one(batch, job_id, end))
             return
         flight = batch.settle(job_id)
         if flight is not None:
@@ -262,6 +265,11 @@ class Executor:
         self._flights.gather(batch.queue, -batch.size)
         self._flights.line_up(batch.queue, [batch], batch.size)
         self.go_on()
+
+    def call_in(self, task: "asyncio.Task[Any] | None") -> Call | None:
+        """Whose handler runs in that task. From any thread."""
+        calls = () if task is None else (*self._flights, *self._batches.copy())
+        return next((call for call in calls if call.task is task), None)
 
     async def _in_thread(self, function: Callable[[], Any], call: Call) -> Any:
         work = self._threads.submit(contextvars.copy_context().run, _call_in_thread, function)

@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from awa_py.db import LOST, Link, Record, Schema, describe
+from awa_py.logs import Tally
 from awa_py.loops import wait_for_any
 from awa_py.metrics import Metrics
 from awa_py.registry import Registry
@@ -62,7 +63,7 @@ class Fetcher:
         self._metrics = metrics
         self._registry = registry
         self._kinds = list(registry.kinds)
-        self._shown_kinds = list(registry.kinds_with_context)
+        self._shown_kinds = list(registry.kinds if executor.needs_details else registry.kinds_with_context)
         self._worker_id = worker_id
         self._poll_s = poll_s
         self._staleness = staleness
@@ -75,6 +76,7 @@ class Fetcher:
         self._bell = bell
         self._listening = listening
         self._looks_s: list[float] = []
+        self._tally = Tally(logger)
 
     def queue_is_ready(self, queue: str) -> None:
         """Something can be claimed there."""
@@ -104,7 +106,7 @@ class Fetcher:
                     return
                 failures = 0
             except (*LOST, asyncpg.PostgresError) as error:
-                logger.warning("a claim failed: %s", describe(error))
+                self._tally.log(logging.WARNING, "claim", "a claim failed: %s", describe(error))
                 self._link.drop()
                 self._unsure = True
                 self._bell.hung = False  # whether it is, nobody knows
@@ -135,7 +137,7 @@ class Fetcher:
                 session = Session(await self._link.connection(), self._schema)
                 self._promising |= await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
         except (*LOST, asyncpg.PostgresError) as error:
-            logger.warning("a poll failed: %s", describe(error))
+            self._tally.log(logging.WARNING, "poll", "a poll failed: %s", describe(error))
             self._link.drop()
 
     async def _tend_bell(self) -> bool:

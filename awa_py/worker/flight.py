@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 from awa_py.context import Context
 from awa_py.db import Record
@@ -98,6 +99,10 @@ class Flight:
     def job(self) -> Job:
         """The job as it was claimed; for the kinds whose details the claim asked for."""
         return claimed_job(self.row, self.queue)
+
+    def fields(self) -> dict[str, Any]:
+        """What log lines about it say."""
+        return {"job_id": self.id, "job_kind": self.kind, "queue": self.queue, "attempt": self.attempt}
 
     def __str__(self) -> str:
         return f"job {self.id} ({self.kind})"

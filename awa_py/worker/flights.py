@@ -166,7 +166,8 @@ class Flights:
 
         def ended(thread: "asyncio.Future[Any]") -> None:
             if not thread.cancelled() and thread.exception() is not None:
-                logger.info("%s: its thread ended at last, with %r", call, thread.exception())
+                kind = type(thread.exception()).__name__
+                logger.debug("%s: its thread ended at last, with %s", call, kind, extra=call.fields())
             self.free_slot(lane)
             self.abandoned -= 1
             self._freed()

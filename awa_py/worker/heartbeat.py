@@ -11,6 +11,7 @@ import asyncpg
 
 from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
+from awa_py.logs import Tally
 from awa_py.loops import LoopThread, wait_for_any
 from awa_py.metrics import Metrics
 from awa_py.store import heartbeat as store
@@ -51,6 +52,7 @@ class Heart:
         self._bell = bell
         self._listening = listening
         self._tell = tell
+        self._tally = Tally(logger)
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
         self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
         self._last_beat = time.monotonic()
@@ -104,7 +106,7 @@ class Heart:
                 else:
                     await self._look_for_cancels(session)
             except (*LOST, asyncpg.PostgresError) as error:
-                logger.warning("a heartbeat failed: %s", describe(error))
+                self._tally.log(logging.WARNING, "beat", "a heartbeat failed: %s", describe(error))
                 link.drop()
                 await asyncio.sleep(FAILED_BEAT_PAUSE_S)
                 continue
@@ -147,7 +149,8 @@ class Heart:
             now = time.monotonic()
             for flight in self._flights:
                 if flight.stop is None and now > flight.renewed_at + patience_s:
-                    logger.error("%s: no heartbeat got through, its lease runs out: stopping it", flight)
+                    sentence = "%s: no heartbeat got through, its lease runs out: stopping it"
+                    self._tally.log(logging.ERROR, flight.kind, sentence, flight, extra=flight.fields())
                     self._tell(flight, Stop.FENCED)
 
     async def _look_for_cancels(self, session: Session) -> None:

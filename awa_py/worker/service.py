@@ -21,6 +21,7 @@ from awa_py.config import Settings
 from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
+from awa_py.logs import current_worker
 from awa_py.loops import cancel
 from awa_py.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.notify import Listener, Topic
@@ -30,6 +31,7 @@ from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
 from awa_py.worker.bell import Bell
+from awa_py.worker.blockers import Watch
 from awa_py.worker.completer import Completer
 from awa_py.worker.executor import Executor
 from awa_py.worker.fetcher import Fetcher
@@ -37,6 +39,7 @@ from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.judge import Judge
+from awa_py.worker.traced import executor_type
 
 logger = logging.getLogger("awa.worker")
 
@@ -45,11 +48,16 @@ NOT_REACHED = "the database is not reached yet, its schema not checked"
 UNWIND_S = 5.0  # for handlers to end after they were cancelled at the end of the shutdown timeout
 
 
-class Companion(Protocol):
-    """Something that lives as long as the worker works: the candidate for leadership, say."""
+class Part(Protocol):
+    """Something that lives as long as the worker works."""
 
     def start(self) -> None: ...
     async def stop(self) -> None: ...
+
+
+class Companion(Part, Protocol):
+    """A part that can be asked how it is: the candidate for leadership, say."""
+
     def turns(self, within_s: float) -> bool: ...
     def checks(self) -> list[Check]: ...
 
@@ -137,6 +145,13 @@ class Worker:
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Works until `stop()`, or, with `until_idle`, until nothing is due."""
+        token = current_worker.set(str(self.id))
+        try:
+            await self._run(until_idle=until_idle)
+        finally:
+            current_worker.reset(token)
+
+    async def _run(self, *, until_idle: bool) -> None:
         async with self._registered() as registered:
             if not registered:
                 return
@@ -151,7 +166,7 @@ class Worker:
                 self.metrics,
                 keep_completed=bool(self._settings.completed_retention),
             )
-            executor = Executor(
+            executor = executor_type()(
                 self._registry,
                 flights,
                 Judge(self._settings.max_args_bytes),
@@ -197,7 +212,8 @@ class Worker:
                 listening=fetcher.all_may_be_ready,
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
-            async with _running(heart, completer, listener, finishes, self._companions):
+            watch = Watch(executor.call_in, self._settings.blocked_after.total_seconds())
+            async with _running(heart, completer, listener, finishes, [watch, *self._companions]):
                 self.ready.set()
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
@@ -303,7 +319,7 @@ class Worker:
 
 @asynccontextmanager
 async def _running(
-    heart: Heart, completer: Completer, listener: Listener, finishes: Link, companions: Sequence[Companion]
+    heart: Heart, completer: Completer, listener: Listener, finishes: Link, companions: Sequence[Part]
 ) -> AsyncIterator[None]:
     """The parts that work beside the fetcher, ended in the order that loses nothing."""
     heart.start()

@@ -154,7 +154,7 @@ class TestWorker:
         worker = awa.start("worker", "tasks:app", "-q", "default", "--log-format", "json")
         assert worker.stderr is not None
         first = json.loads(worker.stderr.readline())
-        assert first.keys() == {"time", "level", "logger", "message"}
+        assert first.keys() == {"time", "level", "logger", "message", "worker"}
         listed = awa.ok("workers", "--json").json
         assert [row["pid"] for row in listed] == [worker.pid]
         worker.send_signal(signal.SIGTERM)

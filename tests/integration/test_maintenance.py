@@ -228,6 +228,14 @@ class TestRescueOfStaleJobs:
             await rescue_stale(session, staleness=STALENESS, metrics=Metrics())
         assert f"job {job_id} (work) goes back to its queue at its 2nd attempt" in caplog.text
 
+    async def test_many_of_a_kind_are_one_line(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
+        await insert_running(session, 3, silent_s=3600)
+        with caplog.at_level(logging.DEBUG, logger="awa.rescue"):
+            await rescue_stale(session, staleness=seconds(90), metrics=Metrics())
+        levels = [record.levelname for record in caplog.records if record.name == "awa.rescue"]
+        assert sorted(levels) == ["DEBUG", "DEBUG", "WARNING"]
+        assert "(and 2 more like it)" in caplog.text
+
 
 class TestRescueOfOverdueJobs:
     async def test_an_overdue_job_is_tried_again_with_the_reason(self, session: Session) -> None:  # A11

@@ -127,6 +127,40 @@ def test_another_kind_of_database_is_refused_without_its_password() -> None:
     assert "secret" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://host",
+        "postgresql:///db?host=/tmp&port=5432",
+        "postgresql://me:a%2Fb%40c@host:5432/db",
+        "postgresql://me:a:b@host/db",
+        "postgresql://me@[::1]:5432/db",
+        "postgresql://me:x@one:5432,two,three:/db?target_session_attrs=primary",
+        "postgresql://me@%2Fvar%2Frun/db",
+        "postgresql://host/db?user=me@home",
+        "postgresql://host/db?",
+    ],
+)
+def test_urls_of_all_shapes_are_taken(url: str) -> None:
+    assert database_url(url, {}) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"postgresql://me:hun{letter}ter@host/db" for letter in "/?#@"),
+        "postgresql://me:x@host:hunter/db",
+        "postgresql://me:x@host:65536/db",
+        "postgresql://me:x@one,two:hunter/db",
+        "postgresql://me:x@host/db?password=a&hunter",
+    ],
+)
+def test_what_cannot_be_read_in_a_url_is_not_quoted(url: str) -> None:
+    with pytest.raises(ConfigError, match="the database URL cannot be read") as refusal:
+        database_url(url, {})
+    assert "hun" not in str(refusal.value)
+
+
 def test_the_schema_is_the_given_one_or_that_of_the_environment() -> None:
     assert schema_name("given", {"AWA_SCHEMA": "env"}) == "given"
     assert schema_name(None, {"AWA_SCHEMA": "env"}) == "env"

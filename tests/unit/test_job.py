@@ -41,8 +41,8 @@ def test_a_plain_job_has_the_defaults() -> None:
         ({"run_at": NOON.replace(tzinfo=None)}, "work: run_at has no timezone"),
         ({"deadline": NOON.replace(tzinfo=None)}, "work: deadline has no timezone"),
         ({"timeout": timedelta(0)}, "work: timeout must be longer than 0"),
-        ({"tags": ["ok", ""]}, "work: '' is not a tag"),
-        ({"tags": ["x" * 201]}, "is not a tag: 1 to 200 characters, no NUL"),
+        ({"tags": ["ok", ""]}, "work: a tag is a text"),
+        ({"tags": ["x" * 201]}, "a tag is a text of 1 to 200 characters, no NUL"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_it_is_about(fields: dict[str, Any], says: str) -> None:
@@ -94,7 +94,7 @@ def test_a_unique_key_is_text_of_a_sensible_length(key: str) -> None:
 
 
 def test_a_unique_key_holds_in_at_least_one_state() -> None:
-    with pytest.raises(InvalidJob, match="name at least one state"):
+    with pytest.raises(InvalidJob, match="holds in at least one state"):
         UniqueKey(key="k", states=())
 
 

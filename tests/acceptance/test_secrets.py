@@ -1,0 +1,438 @@
+"""No job's arguments, nor any other secret, in a log line, a metric or an error text: one is planted in each place."""
+
+import json
+import traceback
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
+
+import pytest
+
+import awa_py as awa
+from awa_py import App, NewJob, State
+from awa_py.config import database_url as checked_url
+from awa_py.db import Database, Schema
+from awa_py.store.session import Session
+from tests.acceptance.conftest import Awa
+from tests.processes import FAST, eventually, processes
+from tests.support import insert_running
+
+pytestmark = pytest.mark.integration
+
+KINDS = (
+    "answer",
+    "breaks",
+    "breaks_again",
+    "wants_a_time",
+    "cannot_be_stored",
+    "not_even_by_postgresql",
+    "too_large",
+    "too_long",
+    "blocks",
+    "snoozes_once",
+    "together",
+    "enqueues_badly",
+    "needs_more",
+)
+COPIED = 200  # jobs: from here on they go by COPY
+
+TASKS = """
+import asyncio
+import logging
+import time
+from datetime import datetime
+
+import awa_py as awa
+
+app = awa.App()
+mine = logging.getLogger("mine")
+
+
+@app.job
+async def answer(token: str) -> dict:
+    mine.info("a line of my own")
+    return {"token": token}
+
+
+@app.job(max_attempts=1)
+async def breaks(token: str) -> None:
+    raise ValueError("it broke")
+
+
+@app.job
+async def breaks_again(token: str) -> None:
+    raise ValueError("it broke")
+
+
+@app.job(max_attempts=1)
+async def wants_a_time(token: datetime) -> None: ...
+
+
+@app.job
+async def cannot_be_stored(token: str) -> object:
+    return {"ok": token, "bad": object()}
+
+
+@app.job
+async def not_even_by_postgresql(token: str) -> object:
+    return {"ok": token + chr(0)}
+
+
+@app.job
+async def too_large(token: str) -> str:
+    return token * 100_000
+
+
+@app.job(timeout="200ms", max_attempts=1)
+async def too_long(token: str) -> None:
+    await asyncio.sleep(60)
+
+
+@app.job
+async def blocks(token: str) -> None:
+    time.sleep(1.5)
+
+
+@app.job
+def snoozes_once(ctx: awa.Context, token: str) -> None:
+    if ctx.job.run_at == ctx.job.created_at:
+        raise awa.Snooze(0.1)
+
+
+@app.job(batch=10)
+def together(jobs: list) -> None:
+    for job in jobs:
+        job.complete(job.args)
+
+
+@app.job(max_attempts=1)
+async def enqueues_badly(token: str) -> None:
+    await app.enqueue_new(awa.NewJob(kind="answer", args_json='["' + token + '"]'))
+
+
+@app.job(max_attempts=1)
+async def needs_more(token: str, more: str) -> None: ...
+
+
+@app.job
+async def waits(token: str) -> None:
+    await asyncio.sleep(3600)
+"""
+
+
+class Secret:
+    """Texts that must show nowhere, each with the name of its place."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+
+    def __call__(self, place: str) -> str:
+        return self.plant(place, f"{place.replace(' ', '')}x{uuid4().hex}")
+
+    def plant(self, place: str, text: str) -> str:
+        self._places[text] = place
+        return text
+
+    def assert_hidden(self, *said: str) -> None:
+        for text, place in self._places.items():
+            for each in said:
+                assert text not in each, f"the secret in {place} shows: {_around(each, text)}"
+
+
+def _around(said: str, text: str) -> str:
+    at = said.index(text)
+    return f"…{said[max(0, at - 300) : at]}<HERE>{said[at + len(text) :][:100]}…"
+
+
+@pytest.fixture
+def secret() -> Secret:
+    return Secret()
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Card:
+    number: int
+
+    def __post_init__(self) -> None:
+        self.number = int(self.number)
+
+
+@dataclass
+class Holder:
+    card: str
+    since: date
+
+
+def in_full(error: BaseException) -> str:
+    """All that a log shows of it, its causes included."""
+    return "".join([*traceback.format_exception(error), repr(error), str(error.__cause__)])
+
+
+def typed(hint: Any) -> Any:
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__["value"] = hint
+    return handler
+
+
+MISFITS: list[tuple[Any, Callable[[str], object]]] = [
+    (int, lambda token: token),
+    (datetime, lambda token: token),
+    (Literal["a", "b"], lambda token: token),
+    (Colour, lambda token: token),
+    (list[int], lambda token: [1, token]),
+    (dict[str, int], lambda token: {f"{token}!": token}),
+    (dict[int, int], lambda token: {token: 1}),
+    (Holder, lambda token: {"card": token, "since": token}),
+    (Holder, lambda token: {"card": token, f"{token}?": 1}),
+    (Card, lambda token: {"number": token}),
+    (str, lambda token: token * 100_000),
+    (str, lambda token: f"{token}\x00"),
+    (str, lambda token: f"{token}\ud800"),
+    (Any, lambda token: {f"{token}-": object(), "b": token}),
+    (Any, lambda token: [token, float("nan")]),
+    (Any, lambda token: {token, f"{token}2"}),
+]
+
+
+class TestErrorsAtTheEnqueue:
+    @pytest.mark.parametrize("by_name", [False, True])
+    @pytest.mark.parametrize(("hint", "make"), MISFITS)
+    def test_arguments_that_do_not_fit(
+        self, hint: Any, make: Callable[[str], object], by_name: bool, secret: Secret
+    ) -> None:
+        app = App("postgresql://nowhere.invalid/x")
+        job = app.job(kind="work")(typed(hint))
+        value = make(secret("an argument"))
+        with pytest.raises(awa.InvalidJob) as refusal:
+            app.new("work", {"value": value}) if by_name else job.new(value)
+        assert str(refusal.value).startswith(("handler: ", "work: "))
+        secret.assert_hidden(in_full(refusal.value))
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            lambda token: {"metadata": {"a": token, "b": object()}},
+            lambda token: {"metadata": {"a": token * 100_000}},
+            lambda token: {"tags": [token * 10]},
+            lambda token: {"unique": awa.Unique(key=f"{token}\x00")},
+            lambda token: {"unique": awa.Unique(key=token, states=())},
+        ],
+    )
+    def test_options_that_cannot_be(self, options: Callable[[str], dict[str, Any]], secret: Secret) -> None:
+        app = App("postgresql://nowhere.invalid/x")
+        with pytest.raises(awa.InvalidJob) as refusal:
+            app.new("work", {}, **options(secret("an option")))
+        secret.assert_hidden(in_full(refusal.value))
+
+    @pytest.mark.parametrize("jobs", [1, 2, COPIED])
+    @pytest.mark.parametrize(
+        "args_json",
+        [
+            lambda token: f'["{token}"]',  # PostgreSQL's DETAIL quotes the whole row
+            lambda token: f'{{"a": "{token}\\u0000"}}',
+            lambda token: f'{{"a": {token}}}',  # … and the word that is not JSON
+            lambda token: f'{{"a": "{token}\ud800"}}',  # asyncpg quotes it itself
+        ],
+    )
+    async def test_what_postgresql_refuses(
+        self, database_url: str, jobs: int, args_json: Callable[[str], str], secret: Secret
+    ) -> None:
+        bad = NewJob(kind="work", args_json=args_json(secret("arguments that are no JSON")))
+        async with App(database_url) as app:
+            many = [*[NewJob(kind="work")] * (jobs - 1), bad]
+            with pytest.raises(awa.InvalidJob) as refusal:
+                await (app.enqueue_new(bad) if jobs == 1 else app.enqueue_many(many))
+        assert "PostgreSQL refused the job" in str(refusal.value)
+        secret.assert_hidden(in_full(refusal.value))
+
+    async def test_what_a_program_prints_of_its_jobs(self, database_url: str, secret: Secret) -> None:
+        app = App(database_url)
+        unique = awa.Unique(key=secret("a unique key"))
+        new = app.new("work", {"a": secret("an argument")}, metadata={"a": secret("metadata")}, unique=unique)
+        async with app:
+            (job,) = await app.enqueue_many([new])
+            found = await app.get(job.id)
+        said = [repr(each) for each in (new, new.terms, new.unique, job, found, app.database, app)]
+        assert "kind='work'" in repr(found)
+        secret.assert_hidden(*said)
+
+
+class TestTheDatabasesUrl:
+    @pytest.fixture
+    def urls(self, database_url: str, secret: Secret) -> list[str]:
+        """URLs that do not work, each with a password that must not show, whole or in part."""
+        server = urlsplit(database_url)
+        password = secret("a wrong password")
+        odd = "/?#@:%&"
+        parts = [secret("the password's beginning"), secret("the password's end")]
+        secret.plant("a percent-encoded password", quote(parts[0] + odd + parts[1], safe=""))
+        good = f"{server.hostname}:{server.port}{server.path}"
+        return [
+            f"postgresql://awa:{password}@{good}",
+            f"postgresql://awa:{quote(parts[0] + odd + parts[1], safe='')}@{good}",
+            f"postgresql://awa@{good}?password={password}",
+            f"postgresql://awa:{password}@127.0.0.1:1/awa",
+            f"postgresql://awa:{password}@127.0.0.1:{password}/awa",
+            f"postgresql://awa:{password}@127.0.0.1:99999/awa",
+            f"postgresql://awa:{password}@{server.hostname}:{server.port}/no_such_database",
+            f"postgresql://awa:{password}@{good}?{password}",
+            f"postgresql://awa:{password}@{good}?sslmode={password}",
+            f"mysql://awa:{password}@{good}",
+            password,
+            *(f"postgresql://awa:{parts[0]}{letter}{parts[1]}@{good}" for letter in odd),
+        ]
+
+    async def test_why_there_is_no_connection(self, urls: list[str], secret: Secret) -> None:
+        for url in urls:
+            with pytest.raises(awa.AwaError) as refusal:
+                await Database(checked_url(url), Schema()).connect_or_explain("test")
+            secret.assert_hidden(in_full(refusal.value))
+
+    def test_commands_that_cannot_connect(self, awa: Awa, urls: list[str], secret: Secret) -> None:
+        for number, url in enumerate([*urls[:5], urls[-1]]):
+            command = ("migrate",) if number % 2 else ("enqueue", "work")
+            given = ("--database-url", url) if number % 3 else ()
+            answer = awa(*command, "--log-level", "debug", *given, env={"AWA_DATABASE_URL": url})
+            assert (answer.code, answer.out) == (1, "")
+            assert answer.err.splitlines()[-1].startswith("awa: ")
+            secret.assert_hidden(answer.err)
+
+    async def test_workers_and_leaders_that_cannot_connect(
+        self, awa: Awa, tmp_path: Path, urls: list[str], secret: Secret
+    ) -> None:
+        with processes(tmp_path, urls[0], {"AWA_LOG_LEVEL": "debug"}) as started:
+            found = [
+                each
+                for url in urls[3:4]  # nobody answers there: that is waited for
+                for each in (
+                    started.worker(env={"AWA_DATABASE_URL": url}),
+                    started.start("maintenance", env={"AWA_DATABASE_URL": url}),
+                )
+            ]
+            for each in found:
+                await eventually("it says so", lambda each=each: each.output.count("cannot reach the database") > 1)  # type: ignore[misc]
+        for url, command in ((urls[0], ("worker", "tasks:app", "-q", "default")), (urls[8], ("maintenance",))):
+            answer = awa(*command, "--log-level", "debug", env={"AWA_DATABASE_URL": url})
+            assert answer.code == 1
+            secret.assert_hidden(answer.err)
+        secret.assert_hidden(started.outputs)
+
+
+class TestAWorkersLife:
+    async def test_nothing_that_it_writes_shows_what_its_jobs_carry(
+        self, awa: Awa, database_url: str, session: Session, tmp_path: Path, secret: Secret
+    ) -> None:
+        (awa.directory / "tasks.py").write_text(TASKS)
+        secret.plant("the database's URL", urlsplit(database_url).password or "")
+        jobs = await self._enqueue(database_url, session, secret)
+        environment = {
+            **FAST,
+            "AWA_DEADLINE_RESCUE_INTERVAL": "30s",
+            "AWA_LOG_LEVEL": "debug",
+            "AWA_MAX_ARGS_BYTES": "100000",
+            "AWA_BLOCKED_AFTER": "300ms",
+            "AWA_CRON_EVAL_INTERVAL": "200ms",
+            "PYTHONASYNCIODEBUG": "1",
+            "PYTHONPATH": str(awa.directory),
+        }
+        with processes(tmp_path, database_url, environment) as started:
+            worker = started.start("worker", "tasks:app", "-q", "default", "-q", "rescued", "--metrics-port", "0")
+            await eventually("it serves", lambda: "metrics at http://" in worker.output)
+            port = int(worker.output.partition("metrics at http://127.0.0.1:")[2].partition("/")[0])
+            async with App(database_url) as app:
+                await eventually("all have ended", lambda: _ended(app, jobs))
+                running = await app.enqueue("waits", {"token": secret("a job that runs")})
+                await eventually("it runs", lambda: _is(app, running.id, State.RUNNING))
+                explained = [" ".join(await app.explain(job_id)) for job_id in (*jobs, running.id)]
+                served = [_get(port, path) for path in ("metrics", "readyz", "healthz", "nowhere")]
+                await session.connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND application_name LIKE 'awa %' "
+                    "AND application_name NOT IN ('awa client', 'awa test')"
+                )
+                await eventually("it is back", lambda: worker.output.count("connected to the database again") >= 3)
+                await app.cancel(running.id)
+                await eventually("it was cancelled", lambda: _is(app, running.id, State.CANCELLED))
+                errors = [json.dumps((await app.get(job_id)).errors) for job_id in jobs]
+            last = await session.connection.fetchval("SELECT last_error FROM awa.cron WHERE name = 'bad'")
+            tables = [awa.ok(*command).out for command in (("stats",), ("job", "explain", str(running.id)))]
+        self._check_that_it_happened(worker.output, "\n".join(errors), last)
+        secret.assert_hidden(worker.output, *explained, *served, *errors, *tables, last)
+
+    async def _enqueue(self, database_url: str, session: Session, secret: Secret) -> list[int]:
+        ids = []
+        async with App(database_url) as app:
+            for kind in KINDS:
+                unique = awa.Unique(key=secret(f"the unique key of {kind}"))
+                job = await app.enqueue(
+                    kind,
+                    {"token": secret(f"the arguments of {kind}")},
+                    metadata={"a": secret(f"the metadata of {kind}")},
+                    max_attempts=1 if kind != "breaks_again" else 2,
+                    timeout=0.2 if kind == "too_long" else None,
+                    unique=unique,
+                )
+                assert not (await app.enqueue(kind, unique=unique)).is_new
+                ids.append(job.id)
+        args = json.dumps({"token": secret("the arguments of a stale job")})
+        ids += await insert_running(session, kind="answer", queue="rescued", args=args, silent_s=3600)
+        await session.connection.execute(
+            "INSERT INTO awa.cron (name, expression, timezone, kind, args, options, effective_from, last_enqueued_at) "
+            "VALUES ('bad', '* * * * *', 'UTC', 'answer', $1, $2, now() - interval '1 day', now() - interval '1 day')",
+            json.dumps({"token": secret("a schedule's arguments")}),
+            json.dumps({"max_attempts": secret("a schedule's options")}),
+        )
+        return ids
+
+    @staticmethod
+    def _check_that_it_happened(log: str, errors: str, last: str) -> None:
+        for line in (
+            "mine: a line of my own [job ",
+            "has blocked the event loop for 0.",
+            "failed for good at its 1st attempt",
+            "failed, retry in",
+            "took over 1 jobs of queue rescued",
+            "schedule bad is disabled",
+            "connected to the database again",
+        ):
+            assert line in log, line
+        for text in (
+            "ValueError: it broke",
+            'wants_a_time: argument \\"token\\" must be datetime',
+            "cannot_be_stored: result.bad: an object is not JSON-serializable",
+            "not_even_by_postgresql: result.ok: ",
+            "too_large: ",
+            "timed out after 0.2 s",
+            "InvalidJob: answer: PostgreSQL refused the job",
+            'needs_more: missing argument \\"more\\"',
+        ):
+            assert text in errors, text
+        assert last == "invalid input syntax for type smallint"
+
+
+async def _ended(app: App, jobs: list[int]) -> bool:
+    return all([(await app.get(job_id)).state.final for job_id in jobs])
+
+
+async def _is(app: App, job_id: int, state: State) -> bool:
+    return (await app.get(job_id)).state is state
+
+
+def _get(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode())

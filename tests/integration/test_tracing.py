@@ -1,0 +1,320 @@
+"""The enqueuer's trace context travels with the job, and the run is a span that links to it; metrics go out too."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+
+import awa_py as awa
+from awa_py import App, NewJob
+from awa_py.otlp import metrics_data
+from awa_py.store.session import Session
+from awa_py.worker.executor import Executor
+from awa_py.worker.traced import TracedExecutor, executor_type
+from tests.processes import eventually as happens
+from tests.processes import processes
+from tests.support import drain
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """All that was traced, by a provider that lives as long as the test."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
+
+
+def runs(spans: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.kind is SpanKind.CONSUMER]
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+class TestTheTraceContext:
+    @pytest.mark.parametrize("count", [1, 2, 200])
+    async def test_it_travels_and_the_run_links_to_it(self, app: App, spans: InMemorySpanExporter, count: int) -> None:
+        @app.job(queue="email", metadata={"mine": 1})
+        async def work(n: int) -> None: ...
+
+        async with app:
+            with trace.get_tracer("test").start_as_current_span("request") as request:
+                new = [work.new(n) for n in range(count)]
+                jobs = [await work.enqueue(0)] if count == 1 else list(await app.enqueue_many(new))
+            assert jobs[0].metadata["mine"] == 1
+            parent = jobs[0].metadata["trace"]["traceparent"]
+            enqueuer = request.get_span_context()
+            assert parent.startswith(f"00-{enqueuer.trace_id:032x}-{enqueuer.span_id:016x}-")
+            assert (await app.get(jobs[-1].id)).metadata == jobs[0].metadata
+            await drain(app, "email")
+        found = runs(spans)
+        assert len(found) == count
+        assert {span.name for span in found} == {"process work"}
+        assert {span.parent for span in found} == {None}
+        assert {span.links[0].context.span_id for span in found} == {enqueuer.span_id}
+        assert {span.context.trace_id for span in found}.isdisjoint({enqueuer.trace_id})
+        first = min(found, key=lambda span: int(attributes(span)["messaging.message.id"]))
+        assert attributes(first) == {
+            "messaging.system": "awa",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": "email",
+            "messaging.message.id": str(jobs[0].id),
+            "awa.job.kind": "work",
+            "awa.job.attempt": 1,
+            "awa.worker.id": attributes(first)["awa.worker.id"],
+        }
+
+    async def test_the_handler_is_inside_of_its_span_and_so_is_what_it_enqueues(
+        self, app: App, spans: InMemorySpanExporter
+    ) -> None:
+        inside: list[Any] = []
+
+        @app.job
+        async def first() -> None:
+            await asyncio.sleep(0)
+            inside.append(trace.get_current_span().get_span_context().span_id)
+            await second.enqueue()
+
+        @app.job
+        def second() -> None:
+            inside.append(trace.get_current_span().get_span_context().span_id)
+
+        async with app:
+            await first.enqueue()
+            await drain(app)
+        one, two = runs(spans)
+        assert inside == [one.context.span_id, two.context.span_id]
+        assert [link.context.span_id for link in two.links] == [one.context.span_id]
+        assert not one.links
+
+    async def test_a_batch_links_to_all_of_them(self, app: App, spans: InMemorySpanExporter) -> None:
+        @app.job(batch=10)
+        async def together(jobs: list[awa.BatchJob]) -> None: ...
+
+        async with app:
+            with trace.get_tracer("test").start_as_current_span("a"):
+                await together.enqueue()
+            with trace.get_tracer("test").start_as_current_span("b"):
+                await together.enqueue()
+            await together.enqueue()
+            await drain(app)
+        (run,) = runs(spans)
+        assert len(run.links) == 2
+        assert attributes(run)["messaging.batch.message_count"] == 3
+
+    @pytest.mark.parametrize(
+        "metadata", ['{"trace": 5}', '{"trace": {"traceparent": "x"}}', '{"trace": {"traceparent": 1}}', '{"other": 1}']
+    )
+    async def test_what_somebody_else_wrote_there_harms_nobody(
+        self, app: App, session: Session, spans: InMemorySpanExporter, metadata: str
+    ) -> None:
+        @app.job
+        async def work() -> None: ...
+
+        await session.connection.execute("SELECT awa.enqueue('work', '{}', metadata => $1::jsonb)", metadata)
+        async with app:
+            await drain(app)
+        (run,) = runs(spans)
+        assert not run.links
+
+    async def test_where_nobody_traces_nothing_is_carried_and_nothing_runs_in_a_span(self, app: App) -> None:
+        @app.job
+        async def work() -> None: ...
+
+        async with app:
+            job = await work.enqueue()
+        assert job.metadata == {}
+        assert executor_type() is Executor
+
+    def test_a_process_that_traces_has_an_executor_of_its_own(self, spans: InMemorySpanExporter) -> None:
+        assert executor_type() is TracedExecutor
+
+
+class TestHowItEnded:
+    @pytest.mark.parametrize(
+        ("end", "status", "error", "outcome"),
+        [
+            (ValueError("secret"), StatusCode.ERROR, "ValueError", None),
+            (awa.Retry("secret", after=3600), StatusCode.ERROR, "Retry", "retry"),
+            (awa.Fail("secret"), StatusCode.ERROR, "Fail", "fail"),
+            (awa.Cancel("secret"), StatusCode.UNSET, None, "cancel"),
+            (awa.Snooze(3600), StatusCode.UNSET, None, "snooze"),
+            (None, StatusCode.UNSET, None, None),
+        ],
+    )
+    @pytest.mark.parametrize("returned", [False, True])
+    async def test_the_span_says_so_without_its_words(
+        self,
+        app: App,
+        spans: InMemorySpanExporter,
+        end: Exception | None,
+        status: StatusCode,
+        error: str | None,
+        outcome: str | None,
+        returned: bool,
+    ) -> None:
+        @app.job(max_attempts=2)
+        async def work(token: str) -> Any:
+            if end is None or (returned and outcome is not None):
+                return end
+            raise end
+
+        async with app:
+            await work.options(max_attempts=1).enqueue("secret")
+            await drain(app)
+        (run,) = runs(spans)
+        assert run.status.status_code is status
+        assert attributes(run).get("error.type") == error
+        assert attributes(run).get("awa.job.outcome") == outcome
+        assert "secret" not in run.to_json()
+
+    async def test_a_timeout_and_arguments_that_do_not_fit_are_errors(
+        self, app: App, session: Session, spans: InMemorySpanExporter
+    ) -> None:
+        @app.job(timeout=0.1, max_attempts=1)
+        async def long() -> None:
+            await asyncio.sleep(60)
+
+        @app.job(max_attempts=1)
+        async def work(n: int) -> None: ...
+
+        async with app:
+            await long.enqueue()
+            await app.enqueue_new(NewJob(kind="work", args_json='{"n": "secret"}', max_attempts=1))
+            await drain(app)
+        found = {span.name: span for span in runs(spans)}
+        assert attributes(found["process long"])["error.type"] == "HandlerTimeout"
+        assert attributes(found["process work"])["error.type"] == "InvalidArguments"
+        assert "secret" not in found["process work"].to_json()
+
+
+class TestMetrics:
+    def test_whatever_the_registry_holds_is_converted(self) -> None:
+        registry = CollectorRegistry()
+        Counter("jobs_total", "Jobs", ["queue"], registry=registry).labels("email").inc(3)
+        Gauge("running", "Now", registry=registry).set(2)
+        Summary("size", "Sizes", registry=registry).observe(5)
+        histogram = Histogram("wait_seconds", "Waits", ["queue"], buckets=(0.1, 1), registry=registry)
+        for value in (0.05, 0.5, 0.6, 7):
+            histogram.labels("email").observe(value)
+        data = metrics_data(registry.collect(), Resource({}), 1, 2)
+        found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+        assert {name: type(metric.data).__name__ for name, metric in found.items()} == {
+            "jobs": "Sum",
+            "running": "Gauge",
+            "size_count": "Gauge",
+            "size_sum": "Gauge",
+            "wait_seconds": "Histogram",
+        }
+        counted, waited = (found[name].data.data_points[0] for name in ("jobs", "wait_seconds"))
+        assert isinstance(counted, NumberDataPoint)
+        assert (counted.attributes, counted.value, found["jobs"].description) == ({"queue": "email"}, 3, "Jobs")
+        assert isinstance(waited, HistogramDataPoint)
+        assert (waited.bucket_counts, waited.explicit_bounds) == ([1, 2, 1], [0.1, 1.0])
+        assert waited.count == 4
+        assert waited.sum == pytest.approx(8.15)
+
+
+class Collector:
+    """An OpenTelemetry collector: what was posted to it, by path."""
+
+    def __init__(self) -> None:
+        self.posts: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": []}
+        posts = self.posts
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                posts[self.path].append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def spans(self) -> list[Any]:
+        requests = [ExportTraceServiceRequest.FromString(body) for body in self.posts["/v1/traces"]]
+        return [span for request in requests for r in request.resource_spans for s in r.scope_spans for span in s.spans]
+
+    def metrics(self) -> dict[str, Any]:
+        requests = [ExportMetricsServiceRequest.FromString(body) for body in self.posts["/v1/metrics"]]
+        return {
+            metric.name: metric
+            for request in requests
+            for r in request.resource_metrics
+            for s in r.scope_metrics
+            for metric in s.metrics
+        }
+
+    def services(self) -> set[str]:
+        requests = [ExportTraceServiceRequest.FromString(body) for body in self.posts["/v1/traces"]]
+        found = [attribute for r in requests for s in r.resource_spans for attribute in s.resource.attributes]
+        return {attribute.value.string_value for attribute in found if attribute.key == "service.name"}
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.server.shutdown()
+    collector.server.server_close()
+
+
+async def test_a_worker_sends_its_spans_and_metrics_where_the_environment_says(
+    app: App, database_url: str, tmp_path: Path, collector: Collector, spans: InMemorySpanExporter
+) -> None:
+    async with app:
+        with trace.get_tracer("test").start_as_current_span("request") as request:
+            job = await app.enqueue("quick", {})
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+        with processes(tmp_path, database_url, environment) as started:
+            worker = started.worker("--burst")
+            assert worker.wait(60) == 0
+        await happens("the job is done", lambda: _done(app, job.id))
+    (run,) = collector.spans()
+    assert run.name == "process quick"
+    assert run.links[0].span_id == request.get_span_context().span_id.to_bytes(8, "big")
+    assert collector.services() == {"awa"}
+    completed = collector.metrics()["awa_jobs_completed"].sum
+    assert completed.is_monotonic
+    assert [(point.attributes[0].value.string_value, point.as_double) for point in completed.data_points] == [
+        ("default", 1.0)
+    ]
+
+
+async def _done(app: App, job_id: int) -> bool:
+    return (await app.get(job_id)).state.final
+
+
+def test_a_wrong_interval_is_said(database_url: str, tmp_path: Path) -> None:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_METRIC_EXPORT_INTERVAL": "often"}
+    with processes(tmp_path, database_url, environment) as started:
+        worker = started.worker("--burst")
+        assert worker.wait(60) == 1
+    assert worker.output == "awa: OTEL_METRIC_EXPORT_INTERVAL is a number of milliseconds, from 1 on\n"

@@ -1,0 +1,349 @@
+"""Which job a line belongs to, lines that would come by the thousand, and the three forms of a log."""
+
+import asyncio
+import contextvars
+import io
+import json
+import logging
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from awa_cli import journal
+from awa_cli.logs import JsonFormatter, LogFormat, LogLevel, TextFormatter, configure, fields_of
+
+from awa_py.logs import JobFilter, Tally, current_call, current_worker
+from tests.support import eventually
+
+WORKER = "0f3a21bc-0000-4000-8000-000000000001"
+
+
+class Job:
+    def fields(self) -> dict[str, Any]:
+        return {"job_id": 7, "job_kind": "send_email", "queue": "email", "attempt": 2}
+
+
+class Batch:
+    def fields(self) -> dict[str, Any]:
+        return {"jobs": 3, "job_kind": "send_email", "queue": "email"}
+
+
+@pytest.fixture
+def logger(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
+    logger = logging.getLogger(f"test.{request.node.name}")
+    logger.setLevel(logging.INFO)
+    yield logger
+    logger.handlers.clear()
+
+
+@pytest.fixture
+def inside() -> Callable[..., Any]:
+    """Calls a function as a handler would."""
+
+    def call(function: Callable[..., object], *values: object, of: object = None, **named: object) -> object:
+        context = contextvars.copy_context()
+        context.run(current_worker.set, WORKER)
+        context.run(current_call.set, of or Job())  # type: ignore[arg-type]
+        return context.run(lambda: function(*values, **named))
+
+    return call
+
+
+def written(logger: logging.Logger, formatter: logging.Formatter) -> io.StringIO:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    handler.addFilter(JobFilter())
+    logger.addHandler(handler)
+    return stream
+
+
+class TestTheJobOfALine:
+    def test_text_ends_with_the_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+        stream = written(logger, TextFormatter())
+        inside(logger.info, "sent %d", 5)
+        assert stream.getvalue().endswith(": sent 5 [job 7 send_email, queue email, attempt 2, worker 0f3a21bc]\n")
+
+    def test_a_batch_has_a_number_instead(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+        stream = written(logger, TextFormatter())
+        inside(logger.info, "sent", of=Batch())
+        assert stream.getvalue().endswith(": sent [3 jobs send_email, queue email, worker 0f3a21bc]\n")
+
+    def test_outside_of_handlers_there_is_none(self, logger: logging.Logger) -> None:
+        stream = written(logger, TextFormatter())
+        logger.info("hello")
+        assert stream.getvalue().endswith(": hello\n")
+
+    def test_the_exception_comes_below(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+        stream = written(logger, TextFormatter())
+        inside(logger.error, "oh", exc_info=ValueError("no"))
+        first, *_, last = stream.getvalue().splitlines()
+        assert first.endswith("worker 0f3a21bc]")
+        assert last == "ValueError: no"
+
+    def test_json_has_fields(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+        stream = written(logger, JsonFormatter())
+        inside(logger.info, "sent\n%d", 5, extra={"customer": 3, "when": object})
+        entry = json.loads(stream.getvalue())
+        assert entry.pop("time")
+        assert entry == {
+            "level": "info",
+            "logger": logger.name,
+            "message": "sent\n5",
+            "job_id": 7,
+            "kind": "send_email",
+            "queue": "email",
+            "attempt": 2,
+            "worker": WORKER,
+            "customer": 3,
+            "when": "<class 'object'>",
+        }
+
+    def test_nothing_that_a_call_gives_hides_the_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+        stream = written(logger, JsonFormatter())
+        inside(logger.info, "x", extra={"job_id": 1, "queue": "mine", "kind": "mine"})
+        entry = json.loads(stream.getvalue())
+        assert (entry["job_id"], entry["queue"], entry["kind"]) == (7, "email", "send_email")
+
+    def test_a_format_of_ones_own_can_name_it(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+        stream = written(logger, logging.Formatter("%(job_id)s|%(job_kind)s|%(attempt)s|%(job)s|%(message)s"))
+        inside(logger.info, "in")
+        logger.info("out")
+        inner, outer = stream.getvalue().splitlines()
+        assert inner.startswith("7|send_email|2|[job 7 send_email")
+        assert outer == "None|None|None||out"
+
+    async def test_tasks_and_threads_of_a_handler_inherit_it(
+        self, logger: logging.Logger, inside: Callable[..., Any]
+    ) -> None:
+        stream = written(logger, logging.Formatter("%(job_id)s %(message)s"))
+
+        async def child() -> None:
+            await asyncio.to_thread(logger.info, "thread")
+            logger.info("task")
+
+        await inside(lambda: asyncio.create_task(child()))
+        logger.info("outside")
+        assert stream.getvalue().splitlines() == ["7 thread", "7 task", "None outside"]
+
+
+class TestTally:
+    def lines(self, caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+    def test_the_first_of_a_kind_is_written_and_the_rest_counted(
+        self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tally = Tally(logger)
+        for number in range(1000):
+            tally.log(logging.WARNING, "a", "a failed: %d", number)
+        tally.log(logging.ERROR, "b", "b failed")
+        assert self.lines(caplog) == ["a failed: 0", "b failed"]
+        tally.close()
+        assert self.lines(caplog)[2:] == ["a failed: 999 (and 998 more like it in 1s)"]
+
+    async def test_what_was_held_back_is_said_after_the_pause(
+        self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tally = Tally(logger, pause_s=0.05)
+        tally.log(logging.WARNING, "a", "one")
+        tally.log(logging.WARNING, "a", "two", exc_info=ValueError("why"))
+        await eventually(lambda: self.lines(caplog) == ["one", "two"])
+        assert caplog.records[1].exc_info is not None
+
+    def test_pauses_grow_while_it_goes_on(self, logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+        tally = Tally(logger, pause_s=40)
+        for _ in range(4):
+            tally.log(logging.WARNING, "a", "again")
+            tally.log(logging.WARNING, "a", "again")
+            tally._end_pause("a")
+        assert tally._pauses["a"].length_s == 600
+        tally.close()
+
+    def test_after_a_pause_without_any_it_is_a_first_again(
+        self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        tally = Tally(logger, pause_s=0)
+        tally.log(logging.WARNING, "a", "one")
+        tally.log(logging.WARNING, "a", "two")
+        assert self.lines(caplog) == ["one", "two"]
+
+    def test_at_debug_each_is_there(self, logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+        logger.setLevel(logging.DEBUG)
+        tally = Tally(logger)
+        for number in range(3):
+            tally.log(logging.WARNING, "a", "%d", number)
+        tally.close()
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+            ("WARNING", "0"),
+            ("DEBUG", "1"),
+            ("DEBUG", "2"),
+            ("WARNING", "2 (and 1 more like it in 1s)"),
+        ]
+
+    def test_a_line_that_comes_late_is_still_its_workers(
+        self, logger: logging.Logger, inside: Callable[..., Any]
+    ) -> None:
+        stream = written(logger, logging.Formatter("%(worker)s %(job_id)s %(message)s"))
+        tally = Tally(logger)
+        for _ in range(2):
+            inside(tally.log, logging.WARNING, "a", "x", extra={"job_id": 5})
+        tally.close()
+        assert stream.getvalue().splitlines()[-1] == f"{WORKER} 7 x"
+
+
+class Journal:
+    """The journal's end of the socket."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "socket")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.socket.settimeout(30)
+
+    def read(self) -> dict[str, str]:
+        data, descriptors, _, _ = socket.recv_fds(self.socket, 2**20, 1)
+        if descriptors:
+            assert data == b""
+            with os.fdopen(descriptors[0], "rb") as file:
+                file.seek(0)
+                data = file.read()
+        return decode(data)
+
+
+def decode(data: bytes) -> dict[str, str]:
+    """As the journal reads it."""
+    entry = {}
+    while data:
+        name, data = data.split(b"\n", 1)
+        if b"=" in name:
+            name, value = name.split(b"=", 1)
+        else:
+            (size,) = struct.unpack("<Q", data[:8])
+            value, data = data[8 : 8 + size], data[8 + size + 1 :]
+        entry[name.decode()] = value.decode()
+    return entry
+
+
+@pytest.fixture
+def the_journal() -> Iterator[Journal]:
+    with tempfile.TemporaryDirectory() as directory:  # a socket's path is short
+        found = Journal(Path(directory))
+        yield found
+        found.socket.close()
+
+
+@pytest.fixture
+def journaled(logger: logging.Logger, the_journal: Journal) -> Iterator[io.StringIO]:
+    """What the journal did not take."""
+    stream = io.StringIO()
+    handler = journal.JournalHandler(fields_of, otherwise=logging.StreamHandler(stream), path=the_journal.path)
+    handler.addFilter(JobFilter())
+    logger.addHandler(handler)
+    logger.propagate = False  # what is large, or not quite text, is not for pytest's report
+    yield stream
+    handler.close()
+
+
+class TestTheJournal:
+    def test_it_gets_fields(
+        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO, inside: Callable[..., Any]
+    ) -> None:
+        inside(logger.warning, "sent %d", 5, extra={"customer-id": 3, "priority": "mine"})
+        entry = the_journal.read()
+        assert entry.pop("CODE_FILE").endswith(".py")
+        assert entry.pop("CODE_LINE").isdecimal()
+        assert entry == {
+            "MESSAGE": "sent 5 [job 7 send_email, queue email, attempt 2, worker 0f3a21bc]",
+            "PRIORITY": "4",
+            "SYSLOG_IDENTIFIER": "awa",
+            "LOGGER": logger.name,
+            "CODE_FUNC": "<lambda>",
+            "AWA_JOB_ID": "7",
+            "AWA_KIND": "send_email",
+            "AWA_QUEUE": "email",
+            "AWA_ATTEMPT": "2",
+            "AWA_WORKER": WORKER,
+            "CUSTOMER_ID": "3",
+        }
+
+    @pytest.mark.parametrize(
+        ("level", "priority"), [("critical", "2"), ("error", "3"), ("warning", "4"), ("info", "6"), ("debug", "7")]
+    )
+    def test_levels_are_priorities(
+        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO, level: str, priority: str
+    ) -> None:
+        logger.setLevel(logging.DEBUG)
+        getattr(logger, level)("x")
+        assert the_journal.read()["PRIORITY"] == priority
+
+    def test_several_lines_stay_one_entry(
+        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO
+    ) -> None:
+        try:
+            raise ValueError("a=b\nc")
+        except ValueError:
+            logger.exception("first\nsecond=2")
+        text = the_journal.read()["MESSAGE"]
+        assert text.startswith("first\nsecond=2\nTraceback")
+        assert text.endswith("ValueError: a=b\nc")
+
+    def test_what_is_not_quite_text_arrives_too(self) -> None:
+        assert decode(journal.encode({"MESSAGE": "a\ud800"})) == {"MESSAGE": "a\\ud800"}
+
+    def test_what_is_too_large_for_a_datagram_arrives(
+        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO
+    ) -> None:
+        logger.info("%s", "x" * 5_000_000)
+        assert the_journal.read()["MESSAGE"] == "x" * 5_000_000
+
+    def test_where_nobody_takes_it_standard_error_does(
+        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO
+    ) -> None:
+        the_journal.socket.close()
+        logger.info("is anybody there?")
+        assert journaled.getvalue() == "is anybody there?\n"
+
+    def test_standard_error_is_the_journal_where_systemd_says_so(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(journal, "SOCKET", str(tmp_path))
+        with (tmp_path / "log").open("w") as stream:
+            status = os.fstat(stream.fileno())
+            assert not journal.is_stderr(stream.fileno())
+            monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino + 1}")
+            assert not journal.is_stderr(stream.fileno())  # somebody has led it elsewhere
+            monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+            assert journal.is_stderr(stream.fileno())
+            monkeypatch.setattr(journal, "SOCKET", str(tmp_path / "nobody"))
+            assert not journal.is_stderr(stream.fileno())
+
+    @pytest.mark.parametrize(
+        ("chosen", "under_systemd", "handler"),
+        [
+            (LogFormat.AUTO, True, journal.JournalHandler),
+            (LogFormat.AUTO, False, logging.StreamHandler),
+            (LogFormat.TEXT, True, logging.StreamHandler),
+            (LogFormat.JSON, True, logging.StreamHandler),
+            (LogFormat.JOURNAL, False, journal.JournalHandler),
+        ],
+    )
+    def test_auto_takes_it_under_systemd(
+        self, monkeypatch: pytest.MonkeyPatch, chosen: LogFormat, under_systemd: bool, handler: type
+    ) -> None:
+        before = logging.root.handlers[:], logging.root.level
+        logging.root.handlers.clear()
+        monkeypatch.setattr(journal, "is_stderr", lambda: under_systemd)
+        try:
+            configure(chosen, LogLevel.INFO)
+            (found,) = logging.root.handlers
+            assert type(found) is handler
+            assert any(isinstance(each, JobFilter) for each in found.filters)
+            found.close()
+        finally:
+            logging.root.handlers[:], logging.root.level = before
