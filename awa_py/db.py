@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,7 +12,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from awa_py.config import DEFAULT_SCHEMA
-from awa_py.errors import ConfigError, DatabaseUnavailable
+from awa_py.errors import ConfigError, DatabaseUnavailable, NotPermitted
 
 logger = logging.getLogger("awa.db")
 
@@ -85,8 +86,9 @@ class Schema:
             raise ConfigError(f"schema {self.name!r}: names that begin with pg_ belong to PostgreSQL")
 
     def put_into(self, sql: str) -> str:
-        """`awa.table` becomes `"name".table`, and `'awa'` becomes `'name'`."""
-        named = re.sub(r"\bawa\.(?=\w|%)", lambda _: f'"{self.name}".', sql)
+        """`awa.table` becomes `"name".table`, `'awa'` becomes `'name'`, and `"awa_role"` becomes `"name_role"`."""
+        named = re.sub(r'"awa(_\w+)?"', lambda found: f'"{self.name}{found[1] or ""}"', sql)
+        named = re.sub(r"\bawa\.(?=\w|%)", lambda _: f'"{self.name}".', named)
         return named.replace("'awa'", f"'{self.name}'")
 
     @property
@@ -200,3 +202,21 @@ def describe(error: BaseException) -> str:
     """An error in one line, without a password in it."""
     text = " ".join(str(error).split()) or type(error).__name__
     return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+
+
+@contextmanager
+def permitted(schema: Schema) -> Iterator[None]:
+    """Says what would help where PostgreSQL refuses something that one of awa's roles may do."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise not_permitted(error, schema) from error
+
+
+def not_permitted(error: asyncpg.InsufficientPrivilegeError, schema: Schema) -> NotPermitted:
+    """What PostgreSQL refused, and what would help."""
+    name = schema.name
+    return NotPermitted(
+        f'{describe(error)}: the login needs the role "{name}_reader" to look, "{name}_producer" to enqueue, '
+        f'"{name}_worker" to work or to change something (GRANT it; `awa migrate --roles` makes them)'
+    )

@@ -17,6 +17,7 @@ AwaError
 │   ├── SchemaMissing       it was never migrated, or is older: run `awa migrate`
 │   └── SchemaTooNew        it is newer than this program: upgrade the program
 ├── DatabaseUnavailable     the database cannot be reached
+├── NotPermitted            the login lacks a right: make it a member of one of awa's roles
 ├── AppNotFound             APP does not name an awa.App
 └── EmbeddedError           the embedded PostgreSQL cannot start
 """
@@ -88,6 +89,10 @@ class SchemaTooNew(SchemaError):
 
 class DatabaseUnavailable(AwaError):
     """The database cannot be reached."""
+
+
+class NotPermitted(AwaError):
+    """The login lacks a right that one of awa's roles has."""
 
 
 class AppNotFound(AwaError):

@@ -18,7 +18,7 @@ from awa_py import migrate
 from awa_py.app import App
 from awa_py.client import Client
 from awa_py.config import Settings, database_url, schema_name
-from awa_py.db import LOST, REFUSED, Database, Schema, describe
+from awa_py.db import LOST, REFUSED, Database, Schema, describe, permitted
 from awa_py.errors import DatabaseUnavailable
 from awa_py.loading import load_app
 from awa_py.store.session import Session
@@ -140,8 +140,9 @@ class Environment:
         database = await self.database()
         connection = await database.connect_or_explain(role)
         try:
-            await migrate.check(connection, database.schema)
-            yield Session(connection, database.schema)
+            with permitted(database.schema):
+                await migrate.check(connection, database.schema)
+                yield Session(connection, database.schema)
         finally:
             await connection.close()
 
@@ -186,11 +187,12 @@ async def checked(client: C) -> AsyncIterator[C]:
             connection = await client.pool.acquire()
         except (*LOST, *REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
-        try:
-            await migrate.check(connection, client.database.schema)
-        finally:
-            await client.pool.release(connection)
-        yield client
+        with permitted(client.database.schema):
+            try:
+                await migrate.check(connection, client.database.schema)
+            finally:
+                await client.pool.release(connection)
+            yield client
 
 
 def command(
