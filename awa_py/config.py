@@ -126,6 +126,16 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
         raise ConfigError(
             "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
         )
-    if not found.startswith(("postgresql://", "postgres://")):
-        raise ConfigError("the database URL must begin with postgresql://")
-    return found
+    return _checked_url(found, "the database URL")
+
+
+def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The URL that goes past a pooler: the one that was given, else AWA_DIRECT_URL, else none."""
+    found = url or environ.get("AWA_DIRECT_URL", "").strip()
+    return _checked_url(found, "the direct URL") if found else None
+
+
+def _checked_url(url: str, name: str) -> str:
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(f"{name} must begin with postgresql://")
+    return url

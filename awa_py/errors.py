@@ -2,6 +2,7 @@
 
 AwaError
 ├── ConfigError             a setting that cannot work
+│   └── SessionNotKept      a pooler stands where a session of one's own is needed: set AWA_DIRECT_URL
 ├── InvalidDuration         not a duration: "10 parsecs"
 ├── InvalidJob              a job that cannot be enqueued: its name, arguments, options
 │   └── InvalidArguments    arguments that do not fit the handler's signature
@@ -29,6 +30,10 @@ class AwaError(Exception):
 
 class ConfigError(AwaError, ValueError):
     """A setting that cannot work."""
+
+
+class SessionNotKept(ConfigError):
+    """A transaction pooler stands where a session of one's own is needed."""
 
 
 class InvalidDuration(AwaError, ValueError):

@@ -215,6 +215,7 @@ class Worker:
         while True:
             connection = await link.connection()
             try:
+                await self._database.check_direct_url(connection)
                 with permitted(self._database.schema):
                     await migrate.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
