@@ -7,7 +7,7 @@ LISTEN, settings, prepared statements) is lost between two of them, or, worse, i
 import asyncio
 import random
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -31,34 +31,8 @@ class Pooling(Enum):
 
 
 class PooledConnection(Plain):
-    """A connection that needs no session: what it sends goes into a transaction.
-
-    Without one, a statement's parts (parse, bind) might reach different servers.
-    """
-
-    async def fetch(self, *args: Any, **options: Any) -> Any:
-        if self.is_in_transaction():
-            return await super().fetch(*args, **options)
-        async with self.transaction():
-            return await super().fetch(*args, **options)
-
-    async def fetchrow(self, *args: Any, **options: Any) -> Any:
-        if self.is_in_transaction():
-            return await super().fetchrow(*args, **options)
-        async with self.transaction():
-            return await super().fetchrow(*args, **options)
-
-    async def fetchval(self, *args: Any, **options: Any) -> Any:
-        if self.is_in_transaction():
-            return await super().fetchval(*args, **options)
-        async with self.transaction():
-            return await super().fetchval(*args, **options)
-
-    async def execute(self, query: str, *args: Any, **options: Any) -> str:
-        if not args or self.is_in_transaction():  # without values, it is one message
-            return await super().execute(query, *args, **options)
-        async with self.transaction():
-            return await super().execute(query, *args, **options)
+    """A connection that needs no session. Without names for its statements, asyncpg sends all parts of one within a
+    transaction."""
 
     def get_reset_query(self) -> str:
         return ""  # there is no session to reset, but for other people's
@@ -103,7 +77,6 @@ async def open_pooled(url: str, name: str) -> PooledConnection:
         url,
         timeout=CONNECT_TIMEOUT_S,
         connection_class=PooledConnection,
-        statement_cache_size=0,
         server_settings={"application_name": name},
     )
 

@@ -12,6 +12,7 @@ from awa_py.db import KEEPALIVE, STEADY_PLANS, Connection, Database, Schema
 from awa_py.pooler import PooledConnection, Pooling, pooling
 from awa_py.producer import MANY
 from awa_py.store import election
+from awa_py.store.election import Leader
 from awa_py.store.session import Session
 from tests.bouncer import Bouncer, bouncer, needs_pgbouncer
 from tests.support import PATIENCE_S, QUICK, another_session, count, eventually, states, working
@@ -164,6 +165,16 @@ async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statement
     assert await _sessions(session.connection) <= 3
 
 
+async def test_what_others_left_in_a_session_is_left_alone(database_url: str) -> None:
+    with bouncer(database_url, size=1) as pooled:
+        careless = await asyncpg.connect(pooled.url, statement_cache_size=0)
+        await careless.execute("SET work_mem = '5MB'")
+        async with App(pooled.url) as app, app.pool.acquire() as connection:
+            assert await connection.fetchval("SHOW work_mem") == "5MB"
+        assert await careless.fetchval("SHOW work_mem") == "5MB"
+        await careless.close()
+
+
 async def test_migrations_go_through_it_too(fresh_database_url: str) -> None:
     with bouncer(fresh_database_url, size=2) as pooled:
         database = Database(pooled.url, Schema())
@@ -207,7 +218,7 @@ async def test_pgbouncer_is_killed_under_load_and_everything_goes_on(
                 await asyncio.sleep(0.05)
 
     async with app, working(app, maintenance=True):
-        leader = await eventually(lambda: election.get_leader(session))
+        leader = await eventually(lambda: _elected(session))
         producers = [asyncio.create_task(produce(n)) for n in range(4)]
         for _ in range(2):
             await _grows(acknowledged)
@@ -221,6 +232,11 @@ async def test_pgbouncer_is_killed_under_load_and_everything_goes_on(
         assert await election.get_leader(session) == leader  # who goes past it has noticed nothing
     done = await session.connection.fetchval("SELECT count(*) FROM awa.completed WHERE id = ANY ($1)", acknowledged)
     assert done == len(acknowledged) == len(set(acknowledged))
+
+
+async def _elected(session: Session) -> Leader | None:
+    leader = await election.get_leader(session)
+    return leader if leader and leader.elected_at else None
 
 
 async def _grows(ids: list[int]) -> None:
