@@ -77,6 +77,7 @@ async def open_pooled(url: str, name: str) -> PooledConnection:
         url,
         timeout=CONNECT_TIMEOUT_S,
         connection_class=PooledConnection,
+        statement_cache_size=0,
         server_settings={"application_name": name},
     )
 
