@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from awa_py import duration
 from awa_py.client import Client
-from awa_py.config import Settings, database_url, schema_name
+from awa_py.config import Settings, database_url, direct_url, schema_name
 from awa_py.context import Context
 from awa_py.db import Connection, Database, Schema
 from awa_py.duration import Duration
@@ -76,11 +76,22 @@ class JobType(Generic[P, R]):
 class App(Client):
     """Jobs, schedules, and the database that they live in."""
 
-    def __init__(self, url: str | None = None, *, schema: str | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        direct_url: str | None = None,
+        schema: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        """`direct_url` goes past a pooler, where `url` leads through one. Both go together: AWA_DIRECT_URL counts only
+        beside AWA_DATABASE_URL."""
         self._url = url
+        self._direct_url = direct_url
         self.registry = Registry()
         self._defaults: dict[str, Options] = {}
-        super().__init__(Database(url or "", Schema(schema_name(schema))), settings or Settings.from_env())
+        database = Database(url or "", Schema(schema_name(schema)), direct_url)
+        super().__init__(database, settings or Settings.from_env())
 
     async def __aenter__(self) -> "App":
         self._find_database()
@@ -90,11 +101,12 @@ class App(Client):
     def connect_to(self, database: Database) -> None:
         """Uses this database, whatever the app was made with: how the command line points an app to its own."""
         self.database = database
-        self._url = database.url
+        self._url, self._direct_url = database.url, database.direct_url
 
     def _find_database(self) -> None:
         # Only when it is needed: an app can be imported where there is no database.
-        self.database = Database(database_url(self._url), self.database.schema)
+        past_pooler = self._direct_url if self._url else direct_url(self._direct_url)
+        self.database = Database(database_url(self._url), self.database.schema, past_pooler)
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...

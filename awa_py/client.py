@@ -1,18 +1,22 @@
 """Enqueueing jobs and asking after them, from Python."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from awa_py import duration, producer
+import asyncpg
+
+from awa_py import duration
 from awa_py.config import Settings
-from awa_py.db import Connection, Database, Pool
+from awa_py.db import Connection, Database, Pool, not_permitted, permitted
 from awa_py.duration import Duration
 from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from awa_py.explain import explain
 from awa_py.gather import Gatherer
 from awa_py.job import Job, NewJob, State
+from awa_py.producer import Producer, answer
 from awa_py.store import election as election_store
 from awa_py.store import jobs as job_store
 from awa_py.store.session import Session
@@ -31,12 +35,13 @@ class Client:
         self.settings = settings
         self._pool: Pool | None = None
         self._gatherer: Gatherer | None = None
+        self._producer = Producer()
         self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> Self:
         if self._opened == 0:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
-            self._gatherer = Gatherer(self._pool, self.database.schema)
+            self._gatherer = Gatherer(self._pool, self.database.schema, self._producer)
         self._opened += 1
         return self
 
@@ -68,36 +73,46 @@ class Client:
             raise AwaError("the app is not open: use it inside `async with app:`")
         return self._pool
 
+    @asynccontextmanager
+    async def _session(self, connection: Connection | None = None) -> AsyncIterator[Session]:
+        """The caller's connection, where it is given, else one of the pool."""
+        with permitted(self.database.schema):
+            if connection is not None:
+                yield self.session(connection)
+                return
+            async with self.pool.acquire() as own:
+                yield self.session(own)
+
     async def enqueue_new(self, job: NewJob, connection: Connection | None = None) -> Job:
         """Enqueues a job; inside the caller's transaction, where its connection is given."""
         (job,) = with_context((job,))
-        if connection is not None:
-            return await producer.enqueue_one(self.session(connection), job)
-        if job.unique is None and self._gatherer is not None:
-            return producer.answer(job, await self._gatherer.enqueue(job))
-        async with self.pool.acquire() as own:
-            return await producer.enqueue_one(self.session(own), job)
+        try:  # not _session(), whose price one job would pay alone
+            if connection is not None:
+                return await self._producer.enqueue_one(self.session(connection), job)
+            if job.unique is None and self._gatherer is not None:
+                return answer(job, await self._gatherer.enqueue(job))
+            async with self.pool.acquire() as own:
+                return await self._producer.enqueue_one(self.session(own), job)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise not_permitted(error, self.database.schema) from error
 
     async def enqueue_all(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
         """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
-        jobs = with_context(jobs)
-        if connection is not None:
-            return await producer.enqueue_many(self.session(connection), jobs)
-        async with self.pool.acquire() as own:
-            return await producer.enqueue_many(self.session(own), jobs)
+        async with self._session(connection) as session:
+            return await self._producer.enqueue_many(session, with_context(jobs))
 
     async def get(self, job_id: int) -> Job:
         """The job as it is now."""
-        async with self.pool.acquire() as connection:
-            found = await job_store.get_jobs(self.session(connection), [job_id])
+        async with self._session() as session:
+            found = await job_store.get_jobs(session, [job_id])
         if job_id not in found:
             raise _no_job(job_id)
         return found[job_id]
 
     async def children(self, job_id: int) -> list[Job]:
         """The jobs that were enqueued with this one as their parent, in their order."""
-        async with self.pool.acquire() as connection:
-            return await job_store.list_children(self.session(connection), job_id)
+        async with self._session() as session:
+            return await job_store.list_children(session, job_id)
 
     async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
         """What the job returned, once it has ended. Raises JobFailed or JobCancelled where it ended otherwise."""
@@ -112,8 +127,8 @@ class Client:
     async def _wait_for_result(self, job_id: int) -> Any:
         polls = 0
         while True:
-            async with self.pool.acquire() as connection:
-                final = await job_store.get_final_state(self.session(connection), job_id)
+            async with self._session() as session:
+                final = await job_store.get_final_state(session, job_id)
             if final is None:
                 raise _no_job(job_id)
             if final.state is State.COMPLETED:
@@ -133,8 +148,7 @@ class Client:
         """For each unfinished job: `cancelled`, or `requested` of the worker that runs it."""
         answers: dict[int, str] = {}
         missing = list(job_ids)
-        async with self.pool.acquire() as connection:
-            session = self.session(connection)
+        async with self._session() as session:
             # A job that changes tables at this very moment is missed by the statement, and found by the next.
             while missing:
                 answers |= await job_store.cancel_jobs(session, missing)
@@ -145,10 +159,9 @@ class Client:
     async def explain(self, job_id: int) -> list[str]:
         """Why the job is not running, or what became of it, in sentences."""
         async with (
-            self.pool.acquire() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),  # one moment, one now()
+            self._session() as session,
+            session.connection.transaction(isolation="repeatable_read", readonly=True),  # one moment, one now()
         ):
-            session = self.session(connection)
             found = await job_store.get_jobs(session, [job_id])
             circumstances = await job_store.explain_job(session, job_id, staleness=self.settings.heartbeat_staleness)
             leader = await election_store.get_leader(session)
@@ -159,13 +172,13 @@ class Client:
 
     async def retry(self, job_id: int) -> bool:
         """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs."""
-        async with self.pool.acquire() as connection:
-            return bool(await job_store.retry_jobs(self.session(connection), [job_id]))
+        async with self._session() as session:
+            return bool(await job_store.retry_jobs(session, [job_id]))
 
     async def delete(self, job_id: int) -> bool:
         """Deletes a job. False while it runs."""
-        async with self.pool.acquire() as connection:
-            return bool(await job_store.delete_jobs(self.session(connection), [job_id]))
+        async with self._session() as session:
+            return bool(await job_store.delete_jobs(session, [job_id]))
 
 
 def _no_job(job_id: int) -> JobNotFound:

@@ -138,8 +138,14 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
         raise ConfigError(
             "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
         )
-    _check_url(found)
-    return found
+    return _checked_url(found, "database")
+
+
+def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The URL that goes past a pooler: the one that was given, else AWA_DIRECT_URL, else the credential `direct_url`;
+    else none."""
+    found = url or environ.get("AWA_DIRECT_URL", "").strip() or credential("direct_url", environ)
+    return _checked_url(found, "direct") if found else None
 
 
 def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -153,20 +159,21 @@ def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
         raise ConfigError(f"cannot read the credential {name}: {error}") from error
 
 
-def _check_url(url: str) -> None:
+def _checked_url(url: str, name: str) -> str:
     """What cannot be read is not quoted: it may be a part of the password."""
     if not url.startswith(("postgresql://", "postgres://")):
-        raise ConfigError("the database URL must begin with postgresql://")
+        raise ConfigError(f"the {name} URL must begin with postgresql://")
     authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
     hosts = authority.rpartition("@")[2]
     places = [re.fullmatch(_HOST, host) for host in hosts.split(",")]
     if authority.count("@") > 1 or not all(place and int(place["port"] or 0) <= MAX_PORT for place in places):
         raise ConfigError(
-            "the database URL cannot be read: it is postgresql://user:password@host:port/database, where / ? # @ in a "
+            f"the {name} URL cannot be read: it is postgresql://user:password@host:port/database, where / ? # @ in a "
             "name or a password are written as %2F %3F %23 %40"
         )
     _, asks, query = url.partition("#")[0].partition("?")
     try:
         parse_qs(query, strict_parsing=bool(asks and query))
     except ValueError:
-        raise ConfigError("the database URL cannot be read: after its ? come name=value, joined by &") from None
+        raise ConfigError(f"the {name} URL cannot be read: after its ? come name=value, joined by &") from None
+    return url

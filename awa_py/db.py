@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,8 +14,9 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from awa_py.config import DEFAULT_SCHEMA
-from awa_py.errors import ConfigError, DatabaseUnavailable
+from awa_py.errors import ConfigError, DatabaseUnavailable, NotPermitted, SessionNotKept
 from awa_py.metrics import Metrics
+from awa_py.pooler import CONNECT_TIMEOUT_S, Opener, Pooling, pooling
 from awa_py.wording import describe as describe
 from awa_py.wording import rough
 
@@ -30,7 +32,6 @@ else:
     Connection = OwnConnection | PoolConnectionProxy
     Pool = asyncpg.Pool
 
-CONNECT_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0)
 FIRST_SILENCE_S = 60.0  # between two warnings of the same; each is twice as long as the one before
@@ -92,8 +93,9 @@ class Schema:
             raise ConfigError(f"schema {self.name!r}: names that begin with pg_ belong to PostgreSQL")
 
     def put_into(self, sql: str) -> str:
-        """`awa.table` becomes `"name".table`, and `'awa'` becomes `'name'`."""
-        named = re.sub(r"\bawa\.(?=\w|%)", lambda _: f'"{self.name}".', sql)
+        """`awa.table` becomes `"name".table`, `'awa'` becomes `'name'`, and `"awa_role"` becomes `"name_role"`."""
+        named = re.sub(r'"awa(_\w+)?"', lambda found: f'"{self.name}{found[1] or ""}"', sql)
+        named = re.sub(r"\bawa\.(?=\w|%)", lambda _: f'"{self.name}".', named)
         return named.replace("'awa'", f"'{self.name}'")
 
     @property
@@ -109,35 +111,73 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """Where the jobs are."""
+    """Where the jobs are. Where `url` leads through a pooler, `direct_url` goes past it."""
 
     url: str = field(repr=False)
     schema: Schema
+    direct_url: str | None = field(default=None, repr=False)
 
     async def connect(self, role: str, settings: Mapping[str, str] | None = None) -> OwnConnection:
-        """A new connection, shown as `awa ROLE` in pg_stat_activity."""
-        return await asyncpg.connect(
-            self.url,
-            timeout=CONNECT_TIMEOUT_S,
-            server_settings={"application_name": f"awa {role}", **KEEPALIVE, **(settings or {})},
+        """A new session, shown as `awa ROLE` in pg_stat_activity; an error where a pooler would not let us keep it."""
+        url = self.direct_url or self.url
+        connection = await asyncpg.connect(
+            url, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": f"awa {role}"}
         )
+        try:
+            await self._set(connection, {**KEEPALIVE, **(settings or {})})
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _set(self, connection: OwnConnection, settings: Mapping[str, str]) -> None:
+        # Not when it connects: poolers refuse settings there, or forget them. And not before it is known where they
+        # go: a pooler gives connections that it names itself, and may give somebody else the session afterwards.
+        sets = ", ".join(f"set_config({_literal(name)}, {_literal(value)}, false)" for name, value in settings.items())
+        to_ourselves = f"SELECT {sets} WHERE pg_backend_pid() = {connection.get_server_pid()}"
+        if await connection.execute(to_ourselves, timeout=CONNECT_TIMEOUT_S) == "SELECT 1":
+            return
+        if await pooling(self.direct_url or self.url) is Pooling.TRANSACTION:
+            raise _not_kept(self.direct_url is not None)
+        await connection.execute(f"SELECT {sets}", timeout=CONNECT_TIMEOUT_S)
+
+    async def check_direct_url(self, session: OwnConnection) -> None:
+        """An error where the two URLs lead to different places: jobs would be enqueued here, and looked for there."""
+        if self.direct_url is None:
+            return
+        place = "SELECT current_database(), pg_postmaster_start_time()"
+        try:
+            pooled = await self._opener().open("awa registry")
+        except (*LOST, *REFUSED) as error:
+            logger.warning("cannot connect through the pooler: %s", describe(error))
+            return
+        try:
+            same = await pooled.fetchrow(place) == await session.fetchrow(place)
+        finally:
+            await pooled.close(timeout=CLOSE_TIMEOUT_S)
+        if not same:
+            raise ConfigError(
+                "AWA_DIRECT_URL leads to another database than AWA_DATABASE_URL: they have to be the same"
+            )
 
     async def connect_or_explain(self, role: str) -> OwnConnection:
-        """A new connection, or a sentence that says why there is none."""
+        """A new connection that need not keep a session, or a sentence that says why there is none."""
         try:
-            return await self.connect(role)
+            return await self._opener().open(f"awa {role}")
         except (*LOST, *REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
 
     def pool(self, *, max_size: int) -> Pool:
         """A pool that opens its connections when they are needed."""
-        return asyncpg.create_pool(
-            self.url,
-            min_size=0,
-            max_size=max_size,
-            timeout=CONNECT_TIMEOUT_S,
-            server_settings={"application_name": "awa client", **KEEPALIVE},
-        )
+        opener = self._opener()
+
+        async def connect(*_: object, **__: object) -> OwnConnection:
+            return await opener.open("awa client")
+
+        return asyncpg.create_pool(min_size=0, max_size=max_size, connect=connect)
+
+    def _opener(self) -> Opener:
+        return Opener(self.url, KEEPALIVE, pooled=True if self.direct_url else None)
 
 
 class _Trouble:
@@ -234,3 +274,34 @@ class Link:
         except asyncio.CancelledError:
             connection.terminate()
             raise
+
+
+@contextmanager
+def permitted(schema: Schema) -> Iterator[None]:
+    """Says what would help where PostgreSQL refuses something that one of awa's roles may do."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise not_permitted(error, schema) from error
+
+
+def not_permitted(error: asyncpg.InsufficientPrivilegeError, schema: Schema) -> NotPermitted:
+    """What PostgreSQL refused, and what would help."""
+    name = schema.name
+    return NotPermitted(
+        f'{describe(error)}: the login needs the role "{name}_reader" to look, "{name}_producer" to enqueue, '
+        f'"{name}_worker" to work or to change something (GRANT it; `awa migrate --roles` makes them)'
+    )
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _not_kept(direct: bool) -> SessionNotKept:
+    subject = "AWA_DIRECT_URL" if direct else "the database's URL"
+    remedy = "it has" if direct else "set AWA_DIRECT_URL (--direct-url), which has"
+    return SessionNotKept(
+        f"{subject} leads through a pooler in transaction mode, where no session lasts, and with it no lock, LISTEN or "
+        f"setting: {remedy} to lead to PostgreSQL itself"
+    )

@@ -2,6 +2,7 @@
 
 AwaError
 ├── ConfigError             a setting that cannot work
+│   └── SessionNotKept      a pooler stands where a session of one's own is needed: set AWA_DIRECT_URL
 ├── InvalidDuration         not a duration: "10 parsecs"
 ├── InvalidJob              a job that cannot be enqueued: its name, arguments, options
 │   └── InvalidArguments    arguments that do not fit the handler's signature
@@ -17,6 +18,7 @@ AwaError
 │   ├── SchemaMissing       it was never migrated, or is older: run `awa migrate`
 │   └── SchemaTooNew        it is newer than this program: upgrade the program
 ├── DatabaseUnavailable     the database cannot be reached
+├── NotPermitted            the login lacks a right: make it a member of one of awa's roles
 ├── AppNotFound             APP does not name an awa.App
 └── EmbeddedError           the embedded PostgreSQL cannot start
 """
@@ -28,6 +30,10 @@ class AwaError(Exception):
 
 class ConfigError(AwaError, ValueError):
     """A setting that cannot work."""
+
+
+class SessionNotKept(ConfigError):
+    """A transaction pooler stands where a session of one's own is needed."""
 
 
 class InvalidDuration(AwaError, ValueError):
@@ -88,6 +94,10 @@ class SchemaTooNew(SchemaError):
 
 class DatabaseUnavailable(AwaError):
     """The database cannot be reached."""
+
+
+class NotPermitted(AwaError):
+    """The login lacks a right that one of awa's roles has."""
 
 
 class AppNotFound(AwaError):

@@ -23,7 +23,7 @@ from asyncpg.pool import PoolConnectionProxy
 from awa_py.db import LOST, Pool, Record, Schema, describe
 from awa_py.errors import InvalidJob
 from awa_py.job import NewJob
-from awa_py.producer import STATEMENT_BYTES
+from awa_py.producer import STATEMENT_BYTES, Producer
 from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs
 from awa_py.store.session import Session
 
@@ -44,9 +44,11 @@ class Waiting:
 class Gatherer:
     """Enqueues single jobs, on one connection of the pool that it keeps while they come thick and fast."""
 
-    def __init__(self, pool: Pool, schema: Schema) -> None:
+    def __init__(self, pool: Pool, schema: Schema, producer: Producer) -> None:
         self._pool = pool
         self._schema = schema
+        self._producer = producer
+        self._straight = True
         self._busy = False
         self._waiting: deque[Waiting] = deque()
         self._connection: PoolConnectionProxy[Record] | None = None
@@ -64,7 +66,7 @@ class Gatherer:
             return await waiting.enqueued
         self._busy = True
         try:
-            return await enqueue_job(self._kept() or await self._connect(), job)
+            return await enqueue_job(self._kept() or await self._connect(), job, straight=self._straight)
         finally:
             if self._waiting:
                 self._start(self._flush())
@@ -103,7 +105,7 @@ class Gatherer:
         try:
             session = self._kept() or await self._connect()
             if len(batch) == 1:
-                answers = [await enqueue_job(session, batch[0].job)]
+                answers = [await enqueue_job(session, batch[0].job, straight=self._straight)]
             else:
                 answers = await enqueue_jobs(session, [waiting.job for waiting in batch])
         except asyncio.CancelledError:
@@ -131,9 +133,10 @@ class Gatherer:
     async def _connect(self) -> Session:
         self._let_go()  # of one that broke
         self._connection = await self._pool.acquire()
-        self._session = Session(self._connection, self._schema)
+        session = self._session = Session(self._connection, self._schema)
         self._timer = asyncio.get_running_loop().call_later(KEEP_S, self._look)
-        return self._session
+        self._straight = await self._producer.may_insert(session)
+        return session
 
     def _look(self) -> None:
         if self._busy or self._was_used:

@@ -9,7 +9,7 @@ from typing import Any, overload
 from awa_py.job import Job, NewJob, State
 from awa_py.store import jobs as job_store
 from awa_py.store.copy import Copied, copy_jobs
-from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs
+from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs, may_insert
 from awa_py.store.session import Session
 
 MANY = 200  # from here on COPY, with its five round trips, is quicker than one statement
@@ -19,27 +19,39 @@ NOBODY: Mapping[int, Job] = {}
 _decode = json.JSONDecoder().raw_decode  # of JSON that PostgreSQL accepted: a third of the work of json.loads
 
 
-async def enqueue_one(session: Session, job: NewJob) -> Job:
-    """Enqueues a job in the transaction that the connection is in, or in one of its own."""
-    enqueued = await enqueue_job(session, job)
-    return answer(job, enqueued, NOBODY if enqueued.is_new else await job_store.get_jobs(session, [enqueued.id]))
+class Producer:
+    """Enqueues the quickest way that a login may: straight into the tables, or by functions that write for it."""
 
+    def __init__(self) -> None:
+        self._may_insert: dict[str, bool] = {}  # by login: rights are asked for once
 
-async def enqueue_many(session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
-    """Enqueues all of them or none, in the transaction that the connection is in, or in one of its own."""
-    # One unique job takes all of them the slower way: so that their order is kept whatever they are.
-    if len(jobs) < MANY or any(job.unique is not None for job in jobs):
-        return await _insert(session, jobs)
-    async with _transaction(session):
-        copied = await copy_jobs(session, jobs)
-    return Answers(len(jobs), lambda n: answer(jobs[n], _enqueued(jobs[n], copied, n)))
+    async def may_insert(self, session: Session) -> bool:
+        """Whether the connection's login may write into the tables."""
+        login = getattr(session.connection.get_settings(), "session_authorization", "")
+        if login not in self._may_insert:
+            self._may_insert[login] = await may_insert(session)
+        return self._may_insert[login]
+
+    async def enqueue_one(self, session: Session, job: NewJob) -> Job:
+        """Enqueues a job in the transaction that the connection is in, or in one of its own."""
+        enqueued = await enqueue_job(session, job, straight=await self.may_insert(session))
+        return answer(job, enqueued, await job_store.get_jobs(session, [enqueued.id]) if enqueued.may_look else NOBODY)
+
+    async def enqueue_many(self, session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        """Enqueues all of them or none, in the transaction that the connection is in, or in one of its own."""
+        # One unique job takes all of them the slower way: so that their order is kept whatever they are.
+        if len(jobs) < MANY or any(job.unique is not None for job in jobs) or not await self.may_insert(session):
+            return await _insert(session, jobs)
+        async with _transaction(session):
+            copied = await copy_jobs(session, jobs)
+        return Answers(len(jobs), lambda n: answer(jobs[n], _enqueued(jobs[n], copied, n)))
 
 
 async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[Job]:
     parts = list(chunks(jobs))
     async with _transaction(session) if len(parts) > 1 else nullcontext():
         enqueued = [one for part in parts for one in await enqueue_jobs(session, part)]
-    held = [one.id for one in enqueued if not one.is_new]
+    held = [one.id for one in enqueued if one.may_look]
     holders = await job_store.get_jobs(session, held) if held else NOBODY
     return [answer(job, one, holders) for job, one in zip(jobs, enqueued, strict=True)]
 
@@ -70,7 +82,7 @@ def _enqueued(job: NewJob, copied: Copied, n: int) -> Enqueued:
 
 
 def answer(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY) -> Job:
-    """The job as it was enqueued, or the one that holds its unique key."""
+    """The job as it was enqueued, or the one that holds its unique key; of that, a producer learns the id only."""
     if not enqueued.is_new and enqueued.id in holders:
         existing = holders[enqueued.id]
         return Job(**{name: getattr(existing, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)

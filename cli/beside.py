@@ -81,4 +81,5 @@ def worker_beside(database: Database, words: Sequence[str], settings: Mapping[st
 def _environment(database: Database) -> dict[str, str]:
     """Ours, without what was meant for other workers."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWA_")}
-    return kept | {"AWA_DATABASE_URL": database.url, "AWA_SCHEMA": database.schema.name}
+    direct = {"AWA_DIRECT_URL": database.direct_url} if database.direct_url else {}
+    return kept | direct | {"AWA_DATABASE_URL": database.url, "AWA_SCHEMA": database.schema.name}

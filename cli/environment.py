@@ -17,8 +17,8 @@ from rich.markup import escape
 from awa_py import migrate
 from awa_py.app import App
 from awa_py.client import Client
-from awa_py.config import Settings, database_url, schema_name
-from awa_py.db import LOST, REFUSED, Database, Schema, describe
+from awa_py.config import Settings, database_url, direct_url, schema_name
+from awa_py.db import LOST, REFUSED, Database, Schema, describe, permitted
 from awa_py.errors import DatabaseUnavailable
 from awa_py.loading import load_app
 from awa_py.store.session import Session
@@ -43,6 +43,15 @@ def _common(
             metavar="URL",
             envvar=["AWA_DATABASE_URL", "DATABASE_URL"],
             help="postgresql://user:password@host/db",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    direct_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="AWA_DIRECT_URL",
+            help="The same database without PgBouncer, where that stands in between.",
             rich_help_panel=PANEL,
         ),
     ] = None,
@@ -131,16 +140,18 @@ class Environment:
 
     async def connect(self, app: App) -> App:
         """Points the app to its database: an option's, else the app's own, else the environment's."""
-        own = app.database.url
-        schema = self.schema if "schema" in self._given else app.database.schema
-        url = own if own and not self.names_database else self.find_url()
-        app.connect_to(Database(url, schema))
+        own = app.database
+        schema = self.schema if "schema" in self._given else own.schema
+        if own.url and not self.names_database:
+            app.connect_to(Database(own.url, schema, self._given.get("direct_url") or own.direct_url))
+        else:
+            app.connect_to(Database(self.find_url(), schema, self.find_direct_url()))
         await self._prepare(app.database)
         return app
 
     async def database(self) -> Database:
         """The database, with its schema in place where it is our own."""
-        database = Database(self.find_url(), self.schema)
+        database = Database(self.find_url(), self.schema, self.find_direct_url())
         await self._prepare(database)
         return database
 
@@ -150,8 +161,9 @@ class Environment:
         database = await self.database()
         connection = await database.connect_or_explain(role)
         try:
-            await migrate.check(connection, database.schema)
-            yield Session(connection, database.schema)
+            with permitted(database.schema):
+                await migrate.check(connection, database.schema)
+                yield Session(connection, database.schema)
         finally:
             await connection.close()
 
@@ -178,6 +190,11 @@ class Environment:
             self._url = self._start_embedded() if self._is_embedded else database_url()
         return database_url(self._url)
 
+    def find_direct_url(self) -> str | None:
+        """The URL that goes past a pooler, if any; a database that an option names has its own from an option too."""
+        given = self._given.get("direct_url")
+        return given if given is None and (self.names_database or self._is_embedded) else direct_url(given)
+
     def _start_embedded(self) -> str:
         from awa_py.embedded import EmbeddedPostgres  # only here: it is an extra
 
@@ -196,11 +213,12 @@ async def checked(client: C) -> AsyncIterator[C]:
             connection = await client.pool.acquire()
         except (*LOST, *REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
-        try:
-            await migrate.check(connection, client.database.schema)
-        finally:
-            await client.pool.release(connection)
-        yield client
+        with permitted(client.database.schema):
+            try:
+                await migrate.check(connection, client.database.schema)
+            finally:
+                await client.pool.release(connection)
+            yield client
 
 
 def command(

@@ -18,17 +18,29 @@ async def migrate(
     env: Environment,
     sql: Annotated[bool, typer.Option("--sql", help="Print the schema as one SQL script, and change nothing.")] = False,
     status: Annotated[bool, typer.Option("--status", help="List the migrations, and change nothing.")] = False,
+    roles: Annotated[
+        bool,
+        typer.Option(
+            "--roles",
+            help="Make the roles too: SCHEMA_owner, _worker, _producer, _reader. With --sql, print only their SQL.",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the database's schema to this program's version."""
     if sql and status:
         raise typer.BadParameter("use either --sql or --status")
+    if roles and status:
+        raise typer.BadParameter("use either --roles or --status")
     if sql:
-        sys.stdout.write(schema.script(env.schema))
+        sys.stdout.write(schema.roles_script(env.schema) if roles else schema.script(env.schema))
     elif status:
         _show_steps(await schema.status(await env.database()), as_json=as_json)
     else:
-        _show_applied(await schema.migrate(await env.database()), env.schema.name, as_json=as_json)
+        applied = await schema.migrate(await env.database(), roles=roles)
+        _show_applied(applied, env.schema.name, as_json=as_json)
+        if roles and not as_json:
+            _show_roles(schema.role_names(env.schema))
 
 
 def _show_steps(steps: list[Step], *, as_json: bool) -> None:
@@ -46,6 +58,11 @@ def _show_steps(steps: list[Step], *, as_json: bool) -> None:
         ],
         empty="there are no migrations",
     )
+
+
+def _show_roles(names: list[str]) -> None:
+    say(f"roles: {', '.join(names)}")
+    say(f'make a login a member of one: GRANT "{names[1]}" TO login')
 
 
 def _show_applied(applied: list[Migration], name: str, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from tests.wire import SSL_REQUEST
 
 ASKS_FOR_AN_ANSWER = {3, 5, 10, 11}  # of an authentication message: password, MD5, SASL, SASL goes on
 IDLE = b"I"
+MADE_UP = b"\x7f\0\0\x01secr"  # a process id and a key to cancel by
 
 
 class Way(NamedTuple):
@@ -37,7 +38,6 @@ class Pooler:
     port: int
     shared: bool = True  # transaction mode
     deaf: bool = False  # notifications are swallowed
-    strict: bool = False  # settings in the greeting are refused, as PgBouncer does
     idle: list[Way] = field(default_factory=list)
     ways: list[Way] = field(default_factory=list)
     freed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -46,30 +46,25 @@ class Pooler:
         client = Way(reader, writer)
         self.ways.append(client)
         try:
-            server = await self._greet(client)
-            if server is not None:
-                await self._work(client, server)
+            await self._work(client, await self._greet(client))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # one side is gone
         finally:
             writer.close()
 
-    async def _greet(self, client: Way) -> Way | None:
+    async def _greet(self, client: Way) -> Way:
         """Passes the greeting and the password on, so that the server decides who comes in."""
         _, greeting = await client.read(greeting=True)
         if int.from_bytes(greeting[:4], "big") == SSL_REQUEST:
             client.writer.write(b"N")
             _, greeting = await client.read(greeting=True)
-        if self.strict and b"tcp_keepalives_idle" in greeting:
-            client.write(b"E", b"SFATAL\0C08P01\0Munsupported startup parameter: tcp_keepalives_idle\0\0")
-            await client.writer.drain()
-            return None
         server = Way(*await asyncio.open_connection(self.host, self.port))
         self.ways.append(server)
         server.write(b"", greeting)
         while True:
             kind, body = await server.read()
-            client.write(kind, body)
+            # It introduces itself, and not the session, which may be another one the next time.
+            client.write(kind, MADE_UP if kind == b"K" else body)
             if kind == b"Z":
                 return server
             if kind == b"R" and int.from_bytes(body[:4], "big") in ASKS_FOR_AN_ANSWER:
@@ -114,10 +109,10 @@ class Pooler:
 
 
 @asynccontextmanager
-async def pooled(url: str, *, shared: bool = True, deaf: bool = False, strict: bool = False) -> AsyncIterator[str]:
+async def pooled(url: str, *, shared: bool = True, deaf: bool = False) -> AsyncIterator[str]:
     """An address behind which a pooler leads to that database."""
     parts = urlsplit(url)
-    pooler = Pooler(parts.hostname or "127.0.0.1", parts.port or 5432, shared=shared, deaf=deaf, strict=strict)
+    pooler = Pooler(parts.hostname or "127.0.0.1", parts.port or 5432, shared=shared, deaf=deaf)
     server = await asyncio.start_server(pooler.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     account, at, _ = parts.netloc.rpartition("@")

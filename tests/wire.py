@@ -1,6 +1,7 @@
 """What goes over the wire: a door to PostgreSQL that counts the statements that pass through it."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -80,6 +81,7 @@ class Wire:
                 self.statements[name, portal] += 1
             elif kind == b"Q":
                 self.statements[name, first_line(body.rstrip(b"\0"))] += 1
+                self.settings[name] |= re.findall(r"set_config\('(\w+)', '(\w+)'", body.decode())
             writer.write(kind + head + body)
             await writer.drain()
 

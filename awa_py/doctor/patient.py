@@ -8,8 +8,9 @@ from datetime import timedelta
 import asyncpg
 
 from awa_py.config import Settings
-from awa_py.db import CONNECT_TIMEOUT_S, LOST, REFUSED, STEADY_PLANS, Database, OwnConnection, describe
+from awa_py.db import LOST, REFUSED, STEADY_PLANS, Database, OwnConnection, describe
 from awa_py.errors import DatabaseUnavailable
+from awa_py.pooler import CONNECT_TIMEOUT_S
 from awa_py.store.session import Session
 
 LONG_TRANSACTION = timedelta(minutes=5)
@@ -55,7 +56,7 @@ async def connect_plainly(database: Database) -> OwnConnection:
     """A connection that asks for nothing that a pooler might refuse; or a sentence that says why there is none."""
     try:
         return await asyncpg.connect(
-            database.url,
+            database.direct_url or database.url,
             timeout=CONNECT_TIMEOUT_S,
             command_timeout=ANSWER_S,
             statement_cache_size=0,

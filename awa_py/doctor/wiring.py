@@ -5,41 +5,40 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-from awa_py.db import Connection, OwnConnection
+from awa_py.db import LOST, REFUSED, Connection, describe
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.patient import Patient, connect_plainly
-from awa_py.errors import DatabaseUnavailable
+from awa_py.errors import ConfigError, DatabaseUnavailable
+from awa_py.pooler import Pooling, pooling
 
 ROUND_TRIP_S = 5.0
 ASKED = 3
 SKEW_S = 1.0
 LARGE_SKEW_S = 60.0
 CROWDED = 0.1  # of the queue of notifications
-DIRECT = "Give awa a URL that leads to PostgreSQL itself, or to a pooler in session mode."
+DIRECT = "Set AWA_DIRECT_URL (--direct-url) to a URL of this database that leads to PostgreSQL itself."
 
 
 async def check_pooler(patient: Patient, notes: Notes) -> None:
     """Sessions are sessions: what one sets, locks or listens to stays with it."""
-    try:
-        await (await patient.database.connect_or_explain("doctor")).close()
-    except DatabaseUnavailable as error:
-        if "startup parameter" not in str(error):
-            raise
-        notes.problem("settings", "A pooler in between refuses the settings with which awa connects.", DIRECT)
-    if await is_shared(patient):
+    mode = await _mode(patient)
+    if mode is Pooling.TRANSACTION:
         notes.problem(
             "transaction mode",
             "A pooler in transaction mode stands in between: a session's next statement may reach another one. "
             "LISTEN, the leader's lock and its time limits do not work.",
             DIRECT,
         )
-    behind = await _backend(patient.connection) != patient.connection.get_server_pid()
-    notes.ok("a pooler in session mode stands in between" if behind else "none in between")
+    try:
+        await patient.database.check_direct_url(patient.connection)
+    except ConfigError as error:
+        notes.problem("direct URL", f"{error}.", DIRECT)
+    notes.ok("a pooler in session mode stands in between" if mode is Pooling.SESSION else "none in between")
 
 
 async def check_listen(patient: Patient, notes: Notes) -> None:
     """What one session notifies, another one hears."""
-    if await is_shared(patient):
+    if await _mode(patient) is Pooling.TRANSACTION:
         # LISTEN would stay with whichever session the pooler chose, and with whoever gets it next.
         notes.problem(None, "Not tried: a session that is shared cannot listen.", DIRECT)
         return
@@ -79,23 +78,6 @@ def judge_clock(offset_s: float, doubt_s: float, notes: Notes) -> None:
     notes.ok(f"within {max(abs(offset_s), doubt_s) * 1000:.1f} ms of the database's")
 
 
-async def is_shared(patient: Patient) -> bool:
-    """Whether statements of one session reach different ones of PostgreSQL's."""
-    first, other = patient.connection, await connect_plainly(patient.database)
-    try:
-        backends = {await _backend(first) for _ in range(ASKED)}
-        # A pooler lends to it what the first one used last. Where it has one session only, the first one now waits.
-        async with other.transaction():
-            theirs = await _backend(other)
-            async with asyncio.timeout(ROUND_TRIP_S):
-                backends |= {await _backend(first)}
-    except TimeoutError:
-        return True
-    finally:
-        await other.close()
-    return len(backends) > 1 or theirs in backends
-
-
 async def measure_skew(connection: Connection, clock: Callable[[], float] = time.time) -> tuple[float, float]:
     """How many seconds the database's clock is ahead of this host's, and how far that may be wrong."""
     offset_s, doubt_s = 0.0, float("inf")
@@ -131,6 +113,9 @@ async def _round_trip(patient: Patient) -> float | None:
         await other.close()
 
 
-async def _backend(connection: OwnConnection) -> int:
-    pid: int = await connection.fetchval("SELECT pg_backend_pid()")
-    return pid
+async def _mode(patient: Patient) -> Pooling:
+    """What stands between here and the sessions that workers and leaders need."""
+    try:
+        return await pooling(patient.database.direct_url or patient.database.url)
+    except (*LOST, *REFUSED) as error:
+        raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error

@@ -14,8 +14,8 @@ import asyncpg
 from awa_py import migrate
 from awa_py.checks import Check, problems
 from awa_py.config import Settings
-from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
-from awa_py.errors import SchemaError
+from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe, permitted
+from awa_py.errors import NotPermitted, SchemaError
 from awa_py.logs import Tally
 from awa_py.loops import LoopThread, cancel, wait_for_any
 from awa_py.maintenance.cron import sync
@@ -99,17 +99,18 @@ class Candidate:
                 session = Session(connection, self._database.schema)
                 try:
                     await connection.add_listener(self._database.schema.leader_channel, self._heard)
-                    if not synced:
-                        await migrate.check(connection, self._database.schema)
-                        await sync(session, self._schedules)
-                        synced = True
-                    self._trouble = None
-                    await self._stand(session, self._place_is_free)
+                    with permitted(self._database.schema):
+                        if not synced:
+                            await migrate.check(connection, self._database.schema)
+                            await sync(session, self._schedules)
+                            synced = True
+                        self._trouble = None
+                        await self._stand(session, self._place_is_free)
                 except LOST as error:
                     self._trouble = f"the session for leadership was lost: {describe(error)}"
                     sentence = "the session for leadership was lost, standing again: %s"
                     self._tally.log(logging.WARNING, "lost", sentence, describe(error))
-                except (SchemaError, asyncpg.PostgresError) as error:
+                except (SchemaError, NotPermitted, asyncpg.PostgresError) as error:
                     self._trouble = f"cannot stand for election: {describe(error)}"
                     self._tally.log(logging.ERROR, "stand", "cannot stand for election: %s", describe(error))
                     await asyncio.sleep(self._settings.election_interval.total_seconds())

@@ -23,12 +23,18 @@ class Enqueued(NamedTuple):
     state: State
     run_at: datetime
     created_at: datetime
+    may_look: bool = False  # at that job, whose key it is
 
 
-async def enqueue_job(session: Session, job: NewJob) -> Enqueued:
-    """Enqueues one job, in the transaction that the connection is in."""
+async def may_insert(session: Session) -> bool:
+    """Whether the login may write into the tables. Where it may not, functions do so for it."""
+    return bool(await session.fetchval("may_insert"))
+
+
+async def enqueue_job(session: Session, job: NewJob, *, straight: bool = True) -> Enqueued:
+    """Enqueues one job, in the transaction that the connection is in; where it can, straight into the table."""
     terms = job.terms
-    if job.unique is not None or not terms.due_at_once:
+    if not straight or job.unique is not None or not terms.due_at_once:
         return (await enqueue_jobs(session, [job]))[0]
     try:
         row = await session.fetchrow(
@@ -59,4 +65,4 @@ async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueue
         rows = await session.fetch("enqueue_jobs", array)
     except REFUSALS as error:
         raise InvalidJob(f"PostgreSQL refused the job: {describe(error)}") from None
-    return [Enqueued(row[0], row[1], State(row[2]), row[3], row[4]) for row in rows]
+    return [Enqueued(row[0], row[1], State(row[2]), row[3], row[4], row[5]) for row in rows]

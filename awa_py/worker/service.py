@@ -18,7 +18,7 @@ import asyncpg
 from awa_py import migrate
 from awa_py.checks import Check, problems
 from awa_py.config import Settings
-from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
+from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe, permitted
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
 from awa_py.logs import current_worker
@@ -269,10 +269,12 @@ class Worker:
         while True:
             connection = await link.connection()
             try:
-                await migrate.check(connection, self._database.schema)
-                session = Session(connection, self._database.schema)
-                await registry_store.beat_worker(session, self.info)
-                await ensure_queues(session, list(self._queues))
+                await self._database.check_direct_url(connection)
+                with permitted(self._database.schema):
+                    await migrate.check(connection, self._database.schema)
+                    session = Session(connection, self._database.schema)
+                    await registry_store.beat_worker(session, self.info)
+                    await ensure_queues(session, list(self._queues))
             except LOST as error:
                 logger.warning("the database went away at the start, trying again: %s", describe(error))
                 link.drop()

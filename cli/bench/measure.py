@@ -52,7 +52,7 @@ async def _interruptible(work: Awaitable[T]) -> T:
 def _server(env: Environment, progress: Progress) -> Iterator[str]:
     """The URL of a PostgreSQL: the one that an option names, else a temporary one."""
     if env.names_database:
-        yield env.find_url()
+        yield env.find_direct_url() or env.find_url()
         return
     from awa_py.embedded import EmbeddedPostgres  # only here: it is an extra
 

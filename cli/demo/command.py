@@ -74,7 +74,7 @@ def demo(
 def _server(env: Environment) -> Iterator[tuple[str, str]]:
     """The URL of a PostgreSQL and what it is: the one that an option names, else a temporary one."""
     if env.names_database:
-        yield env.find_url(), f"in the schema {SCHEMA.name}"
+        yield env.find_direct_url() or env.find_url(), f"in the schema {SCHEMA.name}"
         _finish_undisturbed()
         return
     from awa_py.embedded import EmbeddedPostgres  # only here: it is an extra

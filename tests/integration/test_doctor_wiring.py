@@ -45,13 +45,19 @@ async def test_a_pooler_in_session_mode_is_fine(database: Database) -> None:
     async with pooled(database.url, shared=False) as url:
         found = await connection_findings(replace(database, url=url))
     assert found["pooler"].level is Level.OK
+    assert found["pooler"].says == "a pooler in session mode stands in between"
     assert found["listen"].level is Level.OK
 
 
-async def test_a_pooler_that_refuses_our_settings(database: Database) -> None:
-    async with pooled(database.url, shared=False, strict=True) as url:
-        found = await connection_findings(replace(database, url=url))
-    assert (found["pooler"].level, found["pooler"].about) == (Level.PROBLEM, "settings")
+async def test_past_a_pooler_all_is_well(database: Database) -> None:
+    async with pooled(database.url) as url:
+        found = await connection_findings(replace(database, url=url, direct_url=database.url))
+    assert {name: each.level for name, each in found.items()} == dict.fromkeys(("pooler", "listen", "clock"), Level.OK)
+
+
+async def test_a_direct_url_that_leads_elsewhere(database: Database, fresh_database_url: str) -> None:
+    found = await connection_findings(replace(database, direct_url=fresh_database_url))
+    assert (found["pooler"].level, found["pooler"].about) == (Level.PROBLEM, "direct URL")
 
 
 async def test_notifications_that_do_not_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

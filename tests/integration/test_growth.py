@@ -18,7 +18,7 @@ from awa_py.db import STEADY_PLANS, Database, Schema
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.metrics import Metrics
-from awa_py.producer import enqueue_many
+from awa_py.producer import Producer
 from awa_py.store import finish, heartbeat, maintain, schedules
 from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
@@ -115,7 +115,9 @@ FEW_ROWS = {"listening"}  # a thousand: PostgreSQL may prefer to read them all, 
 async def test_an_enqueue(default: Session) -> None:
     assert await pages(default, lambda s: enqueue_job(s, new(1)[0]), whole=FEW_ROWS) <= 20
     assert await pages(default, lambda s: enqueue_jobs(s, new(JOBS)), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
-    assert await pages(default, lambda s: enqueue_many(s, new(1000)), whole=FEW_ROWS) <= A_STATEMENT + 10 * 1000
+    assert (
+        await pages(default, lambda s: Producer().enqueue_many(s, new(1000)), whole=FEW_ROWS) <= A_STATEMENT + 10 * 1000
+    )
     later = [NewJob(kind="work", delay=HOUR) for _ in range(JOBS)]
     assert await pages(default, lambda s: enqueue_jobs(s, later), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
 

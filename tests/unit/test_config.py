@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from awa_py.config import Settings, database_url, schema_name, variable
+from awa_py import App
+from awa_py.config import Settings, database_url, direct_url, schema_name, variable
 from awa_py.errors import ConfigError
 
 
@@ -114,6 +115,28 @@ def test_the_database_is_the_given_one_or_that_of_the_environment() -> None:
     assert database_url("postgresql://c/z", both) == "postgresql://c/z"
     assert database_url(None, both) == "postgresql://a/x"
     assert database_url(None, {**both, "AWA_DATABASE_URL": "  "}) == "postgres://b/y"
+
+
+def test_the_direct_url_is_the_given_one_else_the_environments_else_none() -> None:
+    environ = {"AWA_DIRECT_URL": "postgresql://a/x"}
+    assert direct_url("postgresql://c/z", environ) == "postgresql://c/z"
+    assert direct_url(None, environ) == "postgresql://a/x"
+    assert direct_url(None, {"AWA_DIRECT_URL": "  "}) is None
+    with pytest.raises(ConfigError, match="the direct URL must begin with postgresql://"):
+        direct_url("mysql://root:secret@host/db", {})
+
+
+def test_the_environments_direct_url_goes_with_the_environments_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWA_DATABASE_URL", "postgresql://pooler/x")
+    monkeypatch.setenv("AWA_DIRECT_URL", "postgresql://server/x")
+    for app, urls in (
+        (App(), ("postgresql://pooler/x", "postgresql://server/x")),
+        (App(direct_url="postgresql://d/x"), ("postgresql://pooler/x", "postgresql://d/x")),
+        (App("postgresql://p/y"), ("postgresql://p/y", None)),
+        (App("postgresql://p/y", direct_url="postgresql://d/y"), ("postgresql://p/y", "postgresql://d/y")),
+    ):
+        app.candidate()  # the first that needs the database
+        assert (app.database.url, app.database.direct_url) == urls
 
 
 def test_no_database_says_what_to_set() -> None:

@@ -1,0 +1,2 @@
+-- Whether the login may write new jobs into the tables by itself. A producer may not: it calls functions.
+SELECT has_table_privilege('awa.ready', 'INSERT') AND has_table_privilege('awa.listening', 'SELECT')

@@ -1,0 +1,262 @@
+"""Through a real PgBouncer: what needs no session works, what needs one goes past it, and a mistake is told at once."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from awa_py import App, ConfigError, SessionNotKept, State, migrate
+from awa_py.db import KEEPALIVE, STEADY_PLANS, Connection, Database, Schema
+from awa_py.pooler import PooledConnection, Pooling, pooling
+from awa_py.producer import MANY
+from awa_py.store import election
+from awa_py.store.election import Leader
+from awa_py.store.session import Session
+from tests.bouncer import Bouncer, bouncer, needs_pgbouncer
+from tests.support import PATIENCE_S, QUICK, another_session, count, eventually, states, working
+
+pytestmark = [pytest.mark.integration, needs_pgbouncer]
+
+# What PgBouncer is often told to swallow; it then connects, and the settings are gone.
+SWALLOWED = {"ignore_startup_parameters": ", ".join(["extra_float_digits", *KEEPALIVE, *STEADY_PLANS])}
+
+
+@pytest.fixture
+def pooled(database_url: str) -> Iterator[Bouncer]:
+    with bouncer(database_url, size=3) as started:
+        yield started
+
+
+@pytest.fixture
+def app(database_url: str, pooled: Bouncer) -> App:
+    return App(pooled.url, direct_url=database_url, settings=QUICK)
+
+
+# The probe.
+
+
+async def test_no_pooler_is_no_pooler(database_url: str) -> None:
+    assert await pooling(database_url) is Pooling.NONE
+
+
+@pytest.mark.parametrize("size", [1, 2, 20])
+@pytest.mark.parametrize("in_turn", ["0", "1"])
+async def test_a_transaction_pooler_is_told_by_what_it_does(database_url: str, size: int, in_turn: str) -> None:
+    with bouncer(database_url, size=size, server_round_robin=in_turn) as pooled:
+        assert await pooling(pooled.url) is Pooling.TRANSACTION
+        async with asyncio.TaskGroup() as tasks:  # and while others are at work there too
+            busy = [tasks.create_task(_keep_busy(pooled.url)) for _ in range(size)]
+            for _ in range(3):
+                assert await pooling(pooled.url) is Pooling.TRANSACTION
+            for task in busy:
+                task.cancel()
+
+
+async def test_a_session_pooler_is_told_from_it(database_url: str) -> None:
+    with bouncer(database_url, mode="session", size=5) as pooled:
+        assert await pooling(pooled.url) is Pooling.SESSION
+
+
+async def _keep_busy(url: str) -> None:
+    connection = await asyncpg.connect(url, connection_class=PooledConnection, statement_cache_size=0)
+    try:
+        while True:
+            await connection.execute("SELECT pg_sleep(0.001)")
+    finally:
+        connection.terminate()
+
+
+# The mistake.
+
+
+@pytest.mark.parametrize("more", [{}, SWALLOWED], ids=["refused", "swallowed"])
+async def test_a_session_through_a_transaction_pooler_is_refused_with_a_sentence(
+    database_url: str, more: dict[str, Any]
+) -> None:
+    with bouncer(database_url, **more) as pooled:
+        for app, says in (
+            (App(pooled.url), "the database's URL leads through a pooler in transaction mode.*: set AWA_DIRECT_URL"),
+            (App(database_url, direct_url=pooled.url), "AWA_DIRECT_URL leads through a pooler.* PostgreSQL itself"),
+        ):
+            with pytest.raises(SessionNotKept, match=says):
+                await asyncio.wait_for(app.work(until_idle=True), PATIENCE_S)
+            with pytest.raises(SessionNotKept, match=says):
+                await asyncio.wait_for(app.candidate().run(), PATIENCE_S)
+    async with another_session(Database(database_url, Schema())) as session:
+        assert await election.get_leader(session) is None  # it never was
+        assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 0
+
+
+async def test_two_urls_of_different_databases_are_refused(pooled: Bouncer, fresh_database_url: str) -> None:
+    await migrate.migrate(Database(fresh_database_url, Schema()))
+    with pytest.raises(ConfigError, match="AWA_DIRECT_URL leads to another database than AWA_DATABASE_URL"):
+        await App(pooled.url, direct_url=fresh_database_url).work(until_idle=True)
+
+
+async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str) -> None:
+    with bouncer(database_url, size=1) as pooled:
+        with pytest.raises(SessionNotKept):
+            await Database(pooled.url, Schema()).connect("test", STEADY_PLANS)
+        async with App(pooled.url) as app, app.pool.acquire() as connection:
+            assert await connection.fetchval("SHOW enable_seqscan") == "on"
+
+
+async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
+    with bouncer(database_url, mode="session", size=40) as pooled:
+        connection = await Database(pooled.url, Schema()).connect("test", STEADY_PLANS)
+        assert await connection.fetchval("SHOW enable_seqscan") == "off"
+        assert await connection.fetchval("SHOW tcp_keepalives_idle") in ("5", "0")  # 0: a socket of the same machine
+        await connection.close()
+        app = App(pooled.url, settings=QUICK)
+        _declare(app)
+        async with app, working(app, maintenance=True):
+            job = await app.enqueue("add", {"a": 1, "b": 2})
+            assert await app.result(job.id, timeout="30s") == 3
+
+
+# What works.
+
+
+async def test_everything_that_a_client_does_works_through_it(pooled: Bouncer) -> None:
+    """Nothing but the pooler's URL, as a producer has it: awa finds out by itself."""
+    app = App(pooled.url, settings=QUICK)
+    async with app:
+        first = await app.enqueue("work", {"n": 1})
+        together = await asyncio.gather(*(app.enqueue("work", {"n": n}) for n in range(50)))
+        assert len({job.id for job in [first, *together]}) == 51
+        assert len(await app.enqueue_many([app.new("work")] * (2 * MANY))) == 2 * MANY
+        held = await app.enqueue("work", unique=True, delay="1h")
+        assert (await app.enqueue("work", unique=True)).id == held.id
+        async with app.pool.acquire() as own:
+            async with own.transaction():
+                kept = await app.enqueue("work", {"kept": True}, connection=own)
+                assert await own.fetchval("SELECT count(*) FROM awa.ready WHERE id = $1", kept.id) == 1
+            gone = own.transaction()
+            await gone.start()
+            lost = await app.enqueue_many([app.new("work")] * MANY, connection=own)
+            await gone.rollback()
+            assert await own.fetchval("SELECT count(*) FROM awa.jobs WHERE id = $1", lost[0].id) == 0
+        assert (await app.get(kept.id)).args == {"kept": True}
+        assert await app.explain(held.id)
+        assert await app.cancel(held.id)
+        assert (await app.get(held.id)).state is State.CANCELLED
+        assert await app.retry(held.id)
+        assert await app.delete(held.id)
+
+
+async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statements(
+    pooled: Bouncer, session: Session
+) -> None:
+    apps = [App(pooled.url) for _ in range(12)]
+
+    async def produce(app: App, number: int) -> None:
+        async with app:
+            for n in range(15):
+                job = await app.enqueue("work", {"app": number, "n": n})
+                assert (await app.get(job.id)).args == {"app": number, "n": n}
+                async with app.pool.acquire() as own:  # statements of other shapes, with values of the same types
+                    assert await own.fetchval("SELECT $1::int + $2::int", number, n) == number + n
+                    assert await own.fetchval("SELECT $1::int * $2::int", number, n) == number * n
+
+    await asyncio.gather(*(produce(app, number) for number, app in enumerate(apps)))
+    assert (await states(session))["available"] == 12 * 15
+    assert await _sessions(session.connection) <= 3
+
+
+async def test_what_others_left_in_a_session_is_left_alone(database_url: str) -> None:
+    with bouncer(database_url, size=1) as pooled:
+        careless = await asyncpg.connect(pooled.url, statement_cache_size=0)
+        await careless.execute("SET work_mem = '5MB'")
+        async with App(pooled.url) as app, app.pool.acquire() as connection:
+            assert await connection.fetchval("SHOW work_mem") == "5MB"
+        assert await careless.fetchval("SHOW work_mem") == "5MB"
+        await careless.close()
+
+
+async def test_migrations_go_through_it_too(fresh_database_url: str) -> None:
+    with bouncer(fresh_database_url, size=2) as pooled:
+        database = Database(pooled.url, Schema())
+        await asyncio.gather(*(migrate.migrate(database) for _ in range(4)))
+        assert all(step.applied_at for step in await migrate.status(database))
+
+
+async def test_a_worker_with_a_direct_url_drains_what_comes_through_the_pooler(app: App, session: Session) -> None:
+    _declare(app)
+
+    @app.job
+    async def hand_on(n: int) -> None:
+        await app.enqueue("add", {"a": n, "b": n})
+
+    async with app, working(app, maintenance=True) as worker:
+        assert worker.listening
+        await eventually(lambda: election.get_leader(session))
+        await app.enqueue_many([app.new("hand_on", {"n": n}) for n in range(MANY)])
+        later = await app.enqueue("add", {"a": 1, "b": 2}, delay="200ms")
+        assert await app.result(later.id, timeout="30s") == 3
+        await eventually(lambda: _completed(session, 2 * MANY + 1))
+        names = await session.connection.fetch(
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
+        )
+        assert {"awa leader", "awa listener", "awa claims"} <= {row["application_name"] for row in names}
+
+
+async def test_pgbouncer_is_killed_under_load_and_everything_goes_on(
+    app: App, pooled: Bouncer, session: Session
+) -> None:
+    _declare(app)
+    acknowledged: list[int] = []
+    stop = asyncio.Event()
+
+    async def produce(n: int) -> None:
+        while not stop.is_set():
+            try:
+                acknowledged.append((await app.enqueue("add", {"a": n, "b": 1})).id)
+                acknowledged.extend(job.id for job in await app.enqueue_many([app.new("add", {"a": n, "b": 1})] * MANY))
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await asyncio.sleep(0.05)
+
+    async with app, working(app, maintenance=True):
+        leader = await eventually(lambda: _elected(session))
+        producers = [asyncio.create_task(produce(n)) for n in range(4)]
+        for _ in range(2):
+            await _grows(acknowledged)
+            pooled.kill()
+            await asyncio.sleep(0.3)
+            pooled.start()
+        await _grows(acknowledged)
+        stop.set()
+        await asyncio.gather(*producers)
+        await eventually(lambda: _completed(session, len(acknowledged)), timeout_s=60)
+        assert await election.get_leader(session) == leader  # who goes past it has noticed nothing
+    done = await session.connection.fetchval("SELECT count(*) FROM awa.completed WHERE id = ANY ($1)", acknowledged)
+    assert done == len(acknowledged) == len(set(acknowledged))
+
+
+async def _elected(session: Session) -> Leader | None:
+    leader = await election.get_leader(session)
+    return leader if leader and leader.elected_at else None
+
+
+async def _grows(ids: list[int]) -> None:
+    before = len(ids)
+    await eventually(lambda: len(ids) > before + 500)
+
+
+def _declare(app: App) -> None:
+    @app.job
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+
+async def _completed(session: Session, least: int) -> bool:
+    found = await states(session)
+    return found.get("completed", 0) >= least and not {"available", "running", "scheduled"} & found.keys()
+
+
+async def _sessions(connection: Connection) -> int:
+    return await count(
+        connection,
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'awa client'",
+    )

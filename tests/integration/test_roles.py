@@ -1,0 +1,451 @@
+"""Least privilege: what each role may do, by the catalog and in real life, today and after an upgrade."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from awa_py import App, Context, NotPermitted, Retry, SchemaError, State, migrate
+from awa_py.db import STEADY_PLANS, Connection, Database
+from awa_py.maintenance.cleanup import DAYS_AHEAD
+from awa_py.maintenance.task import run_once
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.migrate import Migration, migrations
+from awa_py.producer import MANY
+from awa_py.store import election
+from tests.roles import Installation, installation
+from tests.support import QUICK, another_session, count, eventually, insert_running, working
+
+pytestmark = pytest.mark.integration
+
+ROWS = {"SELECT", "INSERT", "UPDATE", "DELETE"}
+TABLE_RIGHTS = (*sorted(ROWS), "TRUNCATE", "REFERENCES", "TRIGGER")
+SEQUENCE_RIGHTS = ("USAGE", "SELECT", "UPDATE")
+
+
+@pytest.fixture
+async def empty(fresh_database_url: str) -> AsyncIterator[Installation]:
+    async with installation(fresh_database_url) as installed:
+        yield installed
+
+
+@pytest.fixture
+async def installed(empty: Installation) -> Installation:
+    await migrate.migrate(empty.database, roles=True)
+    return empty
+
+
+async def rights(installed: Installation, role: str) -> dict[str, set[str]]:
+    """Everything in the schema, and what the role may do with it: new objects are looked at by themselves."""
+    async with another_session(installed.database) as session:
+        relations = await session.connection.fetch(
+            """SELECT relname, relkind::text AS kind, oid FROM pg_class
+               WHERE relnamespace = $1::text::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f', 'S')""",
+            installed.name,
+        )
+        routines = await session.connection.fetch(
+            "SELECT proname, oid FROM pg_proc WHERE pronamespace = $1::text::regnamespace", installed.name
+        )
+        assert len(relations) > 20
+        assert len(routines) >= 7
+        fetchval = session.connection.fetchval
+        found: dict[str, set[str]] = {}
+        for name, kind, oid in relations:
+            asked, ask = (SEQUENCE_RIGHTS, "sequence") if kind == "S" else (TABLE_RIGHTS, "table")
+            for right in asked:
+                if await fetchval(f"SELECT has_{ask}_privilege($1, $2::oid, $3)", role, oid, right):
+                    found.setdefault(name, set()).add(right)
+            if kind != "S" and await fetchval(
+                "SELECT has_any_column_privilege($1, $2::oid, 'SELECT, INSERT, UPDATE, REFERENCES')", role, oid
+            ):
+                assert found[name], f"{role} may do something with columns of {name}"
+            found.setdefault(name, set())
+        for name, oid in routines:
+            allowed = await fetchval("SELECT has_function_privilege($1, $2::oid, 'EXECUTE')", role, oid)
+            found[f"{name}()"] = {"EXECUTE"} if allowed else set()
+        for right in ("USAGE", "CREATE"):
+            if await fetchval("SELECT has_schema_privilege($1, $2, $3)", role, installed.name, right):
+                found.setdefault("the schema", set()).add(right)
+    return found
+
+
+def assert_producer(found: dict[str, set[str]]) -> None:
+    assert {name: had for name, had in found.items() if had} == {
+        "the schema": {"USAGE"},
+        "enqueue()": {"EXECUTE"},
+        "enqueue_many()": {"EXECUTE"},
+        "schema_version": {"SELECT"},
+    }
+
+
+def assert_reader(found: dict[str, set[str]]) -> None:
+    for name, had in found.items():
+        assert had == ({"USAGE"} if name == "the schema" else set() if name.endswith("()") else {"SELECT"}), name
+
+
+def assert_worker(found: dict[str, set[str]], sequences: tuple[str, ...] = ("job_id", "pos")) -> None:
+    expected = {"the schema": {"USAGE"}, "schema_version": {"SELECT"}, "leader": {"SELECT", "UPDATE"}}
+    expected |= {name: {"USAGE", "SELECT"} for name in sequences}
+    for name, had in found.items():
+        assert had == expected.get(name, {"EXECUTE"} if name.endswith("()") else ROWS), name
+
+
+async def assert_all_belongs_to_the_owner(installed: Installation) -> None:
+    async with another_session(installed.database) as session:
+        owners = await session.connection.fetch(
+            """SELECT pg_get_userbyid(relowner) AS owner, relname::text AS name FROM pg_class
+               WHERE relnamespace = $1::oid
+               UNION ALL SELECT pg_get_userbyid(proowner), proname FROM pg_proc WHERE pronamespace = $1::oid
+               UNION ALL SELECT pg_get_userbyid(typowner), typname FROM pg_type WHERE typnamespace = $1::oid
+               UNION ALL SELECT pg_get_userbyid(nspowner), nspname FROM pg_namespace WHERE oid = $1::oid""",
+            await session.connection.fetchval("SELECT $1::text::regnamespace::oid", installed.name),
+        )
+    assert len(owners) > 50
+    assert [row["name"] for row in owners if row["owner"] != f"{installed.name}_owner"] == []
+
+
+async def assert_roles(installed: Installation) -> None:
+    assert_producer(await rights(installed, f"{installed.name}_producer"))
+    assert_reader(await rights(installed, f"{installed.name}_reader"))
+    assert_worker(await rights(installed, f"{installed.name}_worker"))
+    await assert_all_belongs_to_the_owner(installed)
+
+
+async def test_each_role_may_do_what_it_should_and_no_more(installed: Installation) -> None:
+    await assert_roles(installed)
+    stranger = await installed.login()
+    async with another_session(stranger) as session:
+        user = await session.connection.fetchval("SELECT current_user")
+    assert not any((await rights(installed, user)).values())
+
+
+async def test_a_second_time_gives_the_same(installed: Installation) -> None:
+    await installed.execute(f'GRANT ALL ON "{installed.name}".dead TO {installed.name}_producer, PUBLIC')
+    await migrate.migrate(installed.database, roles=True)
+    await assert_roles(installed)
+
+
+async def test_the_script_gives_the_same(empty: Installation) -> None:
+    await migrate.migrate(empty.database)
+    for _ in range(2):
+        await empty.execute(migrate.roles_script(empty.database.schema))
+        await assert_roles(empty)
+
+
+async def test_what_runs_as_the_owner_has_a_fixed_search_path_and_is_not_for_everybody(empty: Installation) -> None:
+    await migrate.migrate(empty.database)  # without roles: they may be made later, or never
+    async with another_session(empty.database) as session:
+        definers = await session.connection.fetch(
+            """SELECT proname, proconfig, EXISTS (SELECT FROM aclexplode(coalesce(proacl, acldefault('f', proowner)))
+                                                  WHERE grantee = 0) AS for_all
+               FROM pg_proc WHERE pronamespace = $1::text::regnamespace AND prosecdef""",
+            empty.name,
+        )
+    assert {row["proname"] for row in definers} == {"enqueue_many", "make_partitions", "drop_partitions"}
+    for row in definers:
+        assert row["proconfig"] == ["search_path=pg_catalog, pg_temp"], row["proname"]
+        assert not row["for_all"], row["proname"]
+
+
+async def test_a_search_path_of_the_callers_own_changes_nothing(installed: Installation) -> None:
+    """Functions of its own, found first, would run as the owner."""
+    producer = await installed.login("producer")
+    login = f"{installed.name}_producer_0"
+    await installed.execute(f"CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO {login}")
+    async with another_session(producer, search_path="trap, pg_catalog") as session:
+        await session.connection.execute(
+            """CREATE FUNCTION trap.jsonb_to_recordset(jsonb) RETURNS SETOF record LANGUAGE plpgsql AS
+               $$ BEGIN RAISE 'trapped as %', current_user; END $$;
+               CREATE TEMP TABLE pg_class (x int)"""
+        )
+        assert await session.connection.fetchval(f'SELECT "{installed.name}".enqueue($1)', "work") == 1
+
+
+# The producer.
+
+
+async def test_a_producer_enqueues_from_sql_and_does_nothing_else(installed: Installation) -> None:
+    producer = await installed.login("producer")
+    schema = f'"{installed.name}"'
+    async with another_session(producer) as session:
+        assert await session.connection.fetchval(f"SELECT {schema}.enqueue('work', '{{\"a\": 1}}')") == 1
+        assert (
+            await session.connection.fetchval(f"SELECT {schema}.enqueue('work', delay => '1h', unique_key => 'k')") == 2
+        )
+        assert await session.connection.fetchval(f"SELECT {schema}.enqueue('work', unique_key => 'k')") == 2
+        for forbidden in (
+            f"SELECT args FROM {schema}.jobs",
+            f"SELECT * FROM {schema}.ready",
+            f"INSERT INTO {schema}.ready (kind) VALUES ('work')",
+            f"DELETE FROM {schema}.ready",
+            f"SELECT {schema}.drop_partitions(now())",
+            f"SELECT {schema}.hold_unique_key('k', 1, NULL, NULL)",
+            f"SELECT nextval('{schema}.job_id')",
+            f"CREATE TABLE {schema}.mine ()",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await session.connection.execute(forbidden)
+
+
+async def test_a_producer_enqueues_from_python_in_every_way(installed: Installation) -> None:
+    producer = await installed.login("producer")
+    app = App(producer.url, schema=installed.name)
+    async with app:
+        first = await app.enqueue("work", {"n": 1}, tags=["a"], metadata={"m": 1})
+        assert (first.id, first.args, first.tags, first.metadata) == (1, {"n": 1}, ["a"], {"m": 1})
+        together = await asyncio.gather(*(app.enqueue("work", {"n": n}) for n in range(20)))
+        assert len({job.id for job in together}) == 20
+        many = await app.enqueue_many([app.new("work", {"n": n}) for n in range(MANY + 5)])
+        assert [job.args["n"] for job in many] == list(range(MANY + 5))
+        later = await app.enqueue("work", delay="1h")
+        assert later.state is State.SCHEDULED
+        held = await app.enqueue("work", {"x": 1}, unique=True)
+        again = await app.enqueue("work", {"x": 1}, unique=True)
+        assert (again.id, again.is_new) == (held.id, False)
+        async with app.pool.acquire() as own:
+            taken_back = own.transaction()
+            await taken_back.start()
+            await app.enqueue("work", {"gone": True}, connection=own)
+            await taken_back.rollback()
+            async with own.transaction():
+                kept = await app.enqueue("work", {"x": 1}, unique=True, connection=own)
+                await app.enqueue_many([app.new("work", {"kept": True})] * MANY, connection=own)
+                assert kept.id == held.id
+        with pytest.raises(NotPermitted, match=f'permission denied for view jobs: .*"{installed.name}_reader" to look'):
+            await app.get(first.id)
+    async with another_session(installed.database) as session:
+        schema = f'"{installed.name}"'
+        assert await count(session.connection, f"SELECT count(*) FROM {schema}.ready") == 1 + 20 + MANY + 5 + 1 + MANY
+        assert await count(session.connection, f"SELECT count(*) FROM {schema}.jobs WHERE args ? 'gone'") == 0
+
+
+async def test_a_login_without_a_role_is_told_what_would_help(installed: Installation) -> None:
+    stranger = await installed.login()
+    async with App(stranger.url, schema=installed.name) as app:
+        for enqueueing in (app.enqueue("work"), app.enqueue("work", unique=True), app.enqueue_many([app.new("work")])):
+            with pytest.raises(NotPermitted, match=f'schema .*"{installed.name}_producer" to enqueue'):
+                await enqueueing
+
+
+async def test_those_who_may_write_into_the_tables_still_do(installed: Installation) -> None:
+    worker = await installed.login("worker")
+    async with App(worker.url, schema=installed.name) as app, app.pool.acquire() as own:
+        await installed.execute(
+            f'REVOKE EXECUTE ON FUNCTION "{installed.name}".enqueue_many FROM {installed.name}_worker'
+        )
+        await app.enqueue("work", connection=own)
+        await app.enqueue("work")
+        assert len(await app.enqueue_many([app.new("work")] * MANY)) == MANY
+
+
+# The reader.
+
+
+async def test_a_reader_sees_everything_and_changes_nothing(installed: Installation) -> None:
+    reader = await installed.login("reader")
+    async with App(installed.database.url, schema=installed.name) as app:
+        job = await app.enqueue("work", {"n": 1})
+    async with App(reader.url, schema=installed.name) as app:
+        assert (await app.get(job.id)).args == {"n": 1}
+        assert await app.explain(job.id)
+        for change in (app.cancel(job.id), app.retry(job.id), app.delete(job.id), app.enqueue("work")):
+            with pytest.raises(NotPermitted, match="to work or to change"):
+                await change
+        with pytest.raises(NotPermitted, match="permission denied for table workers"):
+            await app.work(until_idle=True)
+
+
+# The worker.
+
+
+async def test_a_worker_and_leader_live_their_whole_life(installed: Installation) -> None:
+    worker_database = await installed.login("worker")
+    app = App(worker_database.url, schema=installed.name, settings=QUICK)
+    schema = f'"{installed.name}"'
+
+    @app.job
+    async def parent(ctx: Context) -> str:
+        ctx.progress(0.5, "halfway")
+        await app.enqueue("child", delay="100ms")
+        return "done"
+
+    @app.job
+    async def child() -> None: ...
+
+    @app.job(max_attempts=2)
+    async def flaky(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise Retry(after="100ms")
+
+    @app.job(max_attempts=1)
+    async def broken() -> None:
+        raise ValueError("it broke")
+
+    @app.cron("* * * * * *", name="tick")
+    @app.job
+    async def tick() -> None: ...
+
+    async with another_session(installed.database) as admin:
+        await insert_running(admin, kind="child", silent_s=3600)  # its worker is dead
+        await make_old_partition(admin.connection, schema)
+        await admin.connection.execute(f"DROP TABLE {schema}.{await partition(admin.connection, DAYS_AHEAD)}")
+        async with app, working(app, maintenance=True):
+            jobs = await app.enqueue_many([app.new(kind) for kind in ("parent", "flaky", "broken", "child")])
+            await app.enqueue("child", unique="1h")
+            results = await asyncio.gather(*(app.result(job.id, timeout="30s") for job in jobs), return_exceptions=True)
+            assert results[0] == "done"
+            assert results[1] is None
+            assert "it broke" in str(results[2])
+            await eventually(lambda: kinds(admin.connection, schema, "tick"))
+            await eventually(lambda: kinds(admin.connection, schema, "child", 4))
+            assert await partition(admin.connection, DAYS_AHEAD)
+            await eventually(lambda: old_partition_is_gone(admin.connection, schema))
+            leader = await election.get_leader(admin)
+            assert leader is not None
+    assert_worker(await rights(installed, f"{installed.name}_worker"))  # of the new partition too
+    assert_reader(await rights(installed, f"{installed.name}_reader"))
+    await assert_all_belongs_to_the_owner(installed)
+
+
+async def test_every_task_of_the_leader_runs_as_a_worker(installed: Installation) -> None:
+    worker = await installed.login("worker")
+    async with another_session(worker, **STEADY_PLANS) as session:
+        for task in all_tasks(QUICK, [], Metrics()):
+            await run_once(task, session)
+
+
+async def test_leaders_of_one_login_follow_each_other(installed: Installation) -> None:
+    worker = await installed.login("worker")
+    async with another_session(worker) as first, another_session(worker) as second:
+        assert await election.try_lead(first)
+        assert not await election.try_lead(second)
+        # Nobody waits for a frozen one of the same login; nothing more than membership is needed for it.
+        await eventually(lambda: election.depose_frozen_leader(second, silence=timedelta(0)))
+        await eventually(lambda: election.try_lead(second))
+
+
+async def test_a_worker_cannot_change_the_tables_themselves(installed: Installation) -> None:
+    worker = await installed.login("worker")
+    schema = f'"{installed.name}"'
+    async with another_session(worker) as session:
+        for forbidden in (
+            f"DROP TABLE {schema}.dead",
+            f"TRUNCATE {schema}.dead",
+            f"ALTER TABLE {schema}.dead ADD x int",
+            f"CREATE TABLE {schema}.mine ()",
+            f"UPDATE {schema}.schema_version SET version = 1",
+            f"DELETE FROM {schema}.leader",
+            f"CREATE OR REPLACE FUNCTION {schema}.wake(text[], timestamptz) RETURNS void LANGUAGE sql AS ''",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await session.connection.execute(forbidden)
+
+
+# Upgrades, and who may do them.
+
+NEWER = Migration(
+    version=9000,
+    name="more",
+    sql="""CREATE TABLE awa.more (id bigserial PRIMARY KEY);
+           CREATE FUNCTION awa.more_of_it() RETURNS int LANGUAGE sql AS 'SELECT 1';""",
+)
+
+
+async def test_after_an_upgrade_the_rights_are_right_again(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("awa_py.migrate.migrations", lambda: [*migrations(), NEWER])
+    member = await installed.login("owner")  # not the one who migrated first
+    assert await migrate.migrate(member) == [NEWER]
+    assert_producer(await rights(installed, f"{installed.name}_producer"))
+    assert_reader(await rights(installed, f"{installed.name}_reader"))
+    assert_worker(await rights(installed, f"{installed.name}_worker"), ("job_id", "pos", "more_id_seq"))
+    await assert_all_belongs_to_the_owner(installed)
+
+
+async def test_who_does_not_own_the_schema_is_told_whose_it_is(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("awa_py.migrate.migrations", lambda: [*migrations(), NEWER])
+    worker = await installed.login("worker")
+    with pytest.raises(SchemaError, match=f"belongs to {installed.name}_owner: .* GRANT {installed.name}_owner TO"):
+        await migrate.migrate(worker)
+
+
+async def test_roles_of_another_database_get_nothing_unasked(installed: Installation, database_url: str) -> None:
+    """Roles are the whole server's: this schema's have the same names, and belong to another database."""
+    here = Database(database_url, installed.database.schema)
+    await migrate.migrate(here)
+    async with another_session(here) as session:
+        for role in ("worker", "producer", "reader"):
+            assert not await session.connection.fetchval(
+                "SELECT has_schema_privilege($1, $2, 'USAGE')", f"{installed.name}_{role}", installed.name
+            )
+
+
+async def test_no_superuser_is_needed_but_createrole(empty: Installation) -> None:
+    deploy, login = await empty.login(), f"{empty.name}_stranger_0"
+    async with another_session(empty.database) as session:
+        name = await session.connection.fetchval("SELECT current_database()")
+    await empty.execute(f"GRANT CREATE ON DATABASE {name} TO {login}")
+    await migrate.migrate(deploy)
+    says = r"cannot make the roles of schema .*permission denied.* CREATEROLE; `awa migrate --roles --sql` prints"
+    with pytest.raises(SchemaError, match=says):
+        await migrate.migrate(deploy, roles=True)
+    await empty.execute(f"ALTER ROLE {login} CREATEROLE")
+    for _ in range(2):
+        await migrate.migrate(deploy, roles=True)
+        await assert_roles(empty)
+    async with App(deploy.url, schema=empty.name) as app:  # and it still is at home there
+        assert (await app.enqueue("work")).id == 1
+
+
+async def test_rights_that_were_given_by_hand_still_suffice(
+    empty: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [migration for migration in migrations() if migration.version <= 5]
+    hand = await empty.login()
+    with monkeypatch.context() as patch:
+        patch.setattr("awa_py.migrate.migrations", lambda: before)
+        await migrate.migrate(empty.database)
+    await empty.execute(
+        f"""GRANT USAGE ON SCHEMA {empty.name} TO {empty.name}_stranger_0;
+            GRANT ALL ON ALL TABLES IN SCHEMA {empty.name} TO {empty.name}_stranger_0;
+            GRANT ALL ON ALL SEQUENCES IN SCHEMA {empty.name} TO {empty.name}_stranger_0"""
+    )
+    await migrate.migrate(empty.database)
+    async with another_session(hand) as session:
+        assert await session.connection.fetchval(f"SELECT {empty.name}.enqueue('work')") == 1
+
+
+async def kinds(connection: Connection, schema: str, kind: str, least: int = 1) -> bool:
+    found = await count(connection, f"SELECT count(*) FROM {schema}.completed WHERE kind = $1", kind)
+    return found >= least
+
+
+async def partition(connection: Connection, days: int) -> str | None:
+    """The partition of a day, counted from today, where there is one."""
+    name: str | None = await connection.fetchval(
+        """SELECT relname FROM pg_class
+           WHERE relname = 'completed_' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')""",
+        days,
+    )
+    return name
+
+
+async def make_old_partition(connection: Connection, schema: str) -> None:
+    """A partition of long ago, made by the owner."""
+    owner = f"{schema.strip(chr(34))}_owner"
+    await connection.execute(
+        f"""SET ROLE {owner};
+            CREATE TABLE {schema}.completed_20200101 PARTITION OF {schema}.completed
+                FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00');
+            RESET ROLE"""
+    )
+
+
+async def old_partition_is_gone(connection: Connection, schema: str) -> bool:
+    return await connection.fetchval("SELECT to_regclass($1)", f"{schema}.completed_20200101") is None

@@ -1,0 +1,62 @@
+"""An installation with its roles, and logins that are members of them. Roles belong to the whole server: each test's
+have a name of their own, and are gone after it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+from awa_py import migrate
+from awa_py.db import Database, Schema
+from tests.support import another_session
+
+PASSWORD = "secret"
+
+
+def with_user(url: str, user: str, password: str = PASSWORD) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{user}:{password}@{host}"))
+
+
+class Installation:
+    """A database as its administrator sees it."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url, Schema(f"r{uuid4().hex[:12]}"))
+        self._logins: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self.database.schema.name
+
+    async def execute(self, sql: str) -> None:
+        """As the administrator."""
+        async with another_session(self.database) as session:
+            await session.connection.execute(sql)
+
+    async def login(self, *roles: str, options: str = "") -> Database:
+        """A new login, a member of these of the installation's roles: the same database, through its eyes."""
+        login = f"{self.name}_{'_'.join(roles) or 'stranger'}_{len(self._logins)}"
+        self._logins.append(login)
+        await self.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{PASSWORD}' {options}")
+        for role in roles:
+            await self.execute(f"GRANT {self.name}_{role} TO {login}")
+        return Database(with_user(self.database.url, login), self.database.schema)
+
+    async def clear(self) -> None:
+        """Nothing is left of its roles."""
+        for role in (*self._logins, *migrate.role_names(self.database.schema)):
+            async with another_session(self.database) as session:
+                if await session.connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
+                    await session.connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+@asynccontextmanager
+async def installation(url: str) -> AsyncIterator[Installation]:
+    """Empty: nothing is migrated, no role is made."""
+    installed = Installation(url)
+    try:
+        yield installed
+    finally:
+        await installed.clear()
