@@ -295,11 +295,11 @@ class TestWAL:
             for _ in range(self.ROUNDS):
                 ids = await insert(session, "ready", self.SIZE, args='{"n": 12345}')
                 priorities = f"'{{{','.join(map(str, PRIORITIES))}}}'"
-                values = ("'default'", priorities, "'{0,0,0,0}'", "500", "'{work}'", f"'{OWNER}'", "'{}'")
+                values = ("'default'", priorities, "'{0,0,0,0}'", "500", "'{work}'", f"'{OWNER}'", "'{}'", "false")
                 claims.append(await self.explained(session, "claim_jobs", *values))
                 array = f"'{{{','.join(map(str, ids))}}}'"
                 leases = f"'{{{','.join(['1'] * self.SIZE)}}}'"
-                completions.append(await self.explained(session, "complete_jobs", array, leases, "NULL", "true"))
+                completions.append(await self.explained(session, "complete_jobs", array, leases, "NULL", "true", "500"))
             assert await count(session.connection, "SELECT count(*) FROM awa.completed") == self.ROUNDS * self.SIZE
         claim_records, claim_bytes = (min(values) for values in zip(*claims, strict=True))
         end_records, end_bytes = (min(values) for values in zip(*completions, strict=True))

@@ -203,7 +203,7 @@ class TestSteadyPlans:
     @pytest.mark.parametrize(
         ("name", "values"),
         [
-            ("complete_jobs", "'{1,2,3}', '{1,1,1}', '{null,null,null}', true"),
+            ("complete_jobs", "'{1,2,3}', '{1,1,1}', '{null,null,null}', true, 3"),
             ("snooze_jobs", "'{1,2,3}', '{1,1,1}', '{1s,1s,1s}'"),
             ("bury_jobs", "'{1,2,3}', '{1,1,1}', '{failed,failed,failed}', '{a,b,c}'"),
             ("release_jobs", "'{1,2,3}', '{1,1,1}'"),
