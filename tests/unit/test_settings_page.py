@@ -1,9 +1,16 @@
 """docs/settings.md says what the code says."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import typer
+
+from awa_cli.main import app
+from awa_cli.worker import QUEUES_VARIABLE
 from awa_py import duration
 from awa_py.config import Settings, variable
 
@@ -23,3 +30,21 @@ def rows() -> list[str]:
 def test_every_setting_is_on_the_page_with_its_default() -> None:
     page = PAGE.read_text().splitlines()
     assert [line for line in page if line.startswith("| `AWA_") and line in rows()] == rows()
+
+
+def variables(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        found = parameter.envvar or ()
+        yield from (found,) if isinstance(found, str) else found
+    for name, inner in getattr(command, "commands", {}).items():
+        if name not in ("bench", "demo"):
+            yield from variables(inner)
+
+
+def test_every_variable_of_the_command_line_is_on_the_page_and_no_other() -> None:
+    of_options = {*variables(typer.main.get_command(app)), QUEUES_VARIABLE}
+    of_settings = {variable(setting.name) for setting in fields(Settings)}
+    without_an_option = {"AWA_ENV_FILE", "AWA_PG_BIN"}
+    table_rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = {name for line in table_rows for name in re.findall(r"`([A-Z_]+)`", line)}
+    assert named == of_options | of_settings | without_an_option
