@@ -17,7 +17,7 @@ from awa_py.metrics import Metrics
 from awa_py.systemd.attendant import Attendant
 from awa_py.systemd.notifier import FIRST_TICK_S, Notifier
 from awa_py.systemd.reload import Reload
-from awa_py.systemd.tally import Tally
+from awa_py.systemd.summary import Summary
 from awa_py.worker.reports import Reporter
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
@@ -142,7 +142,7 @@ async def _work(
     metrics = Metrics(watching=port is not None)
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics)
-    figures = Tally(metrics.figures, f"queues {', '.join(queues)}")
+    figures = Summary(metrics.figures, f"queues {', '.join(queues)}")
     attendant = Attendant(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
     watch_supervisor()
     reporting = asyncio.create_task(_report(worker, Reporter.of_this_process()))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from awa_py.metrics import Figures
 from awa_py.systemd.notifier import FIRST_TICK_S, MORE_TIME_S, READY, WATCHDOG, Notifier, extension, status
-from awa_py.systemd.tally import Tally
+from awa_py.systemd.summary import Summary
 from awa_py.worker.child import Child
 
 
@@ -15,7 +15,7 @@ class Herald:
     def __init__(self, notifier: Notifier, children: Sequence[Child]) -> None:
         self._notifier = notifier
         self._children = children
-        self._tally = Tally(self._figures)
+        self._summary = Summary(self._figures)
         self._is_ready = False
         self._told_at = 0.0
 
@@ -60,7 +60,7 @@ class Herald:
 
     def _status(self, phase: str) -> str:
         ready = sum(child.is_ready for child in self._children if child.process is not None)
-        words = [phase, f"{ready} of {len(self._children)} processes ready", self._tally()]
+        words = [phase, f"{ready} of {len(self._children)} processes ready", self._summary()]
         return "; ".join(filter(None, words))
 
     def _figures(self) -> Figures:

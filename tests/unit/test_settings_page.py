@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-
 from awa_cli.main import app
 from awa_cli.worker import QUEUES_VARIABLE
+
 from awa_py import duration
 from awa_py.config import Settings, variable
 

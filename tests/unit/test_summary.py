@@ -1,12 +1,12 @@
 from prometheus_client import CollectorRegistry
 
 from awa_py.metrics import RUNNING, SLOTS, Figures, Metrics, Reason
-from awa_py.systemd.tally import Tally
+from awa_py.systemd.summary import Summary
 
 
 def test_a_process_in_a_line() -> None:
     seen = iter([Figures(running=3, done=0), Figures(done=120, failed=1, leads=True)])
-    tally = Tally(lambda: next(seen), "queues default, email")
+    tally = Summary(lambda: next(seen), "queues default, email")
     assert tally() == "3 running, 0 done (0.0/s); queues default, email"
     first, rest = tally().split(" (", 1)
     assert first == "0 running, 120 done"

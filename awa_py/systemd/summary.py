@@ -6,7 +6,7 @@ from collections.abc import Callable
 from awa_py.metrics import Figures
 
 
-class Tally:
+class Summary:
     """Each time that it is asked, it says how much was done since it was asked before."""
 
     def __init__(self, figures: Callable[[], Figures], *about: str) -> None:
