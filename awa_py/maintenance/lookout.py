@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from logging import ERROR, WARNING
 from operator import attrgetter
 
 import asyncpg
@@ -16,6 +17,7 @@ import asyncpg
 from awa_py.config import Settings
 from awa_py.db import LOST, Database, Link, describe
 from awa_py.job import State
+from awa_py.logs import Tally
 from awa_py.metrics import (
     BACKLOG,
     COUNTED,
@@ -35,6 +37,7 @@ from awa_py.metrics import (
 from awa_py.store import figures
 from awa_py.store.figures import QueueFigures
 from awa_py.store.session import Session
+from awa_py.wording import frames
 
 logger = logging.getLogger("awa.lookout")
 
@@ -72,6 +75,7 @@ class Lookout:
         self._counts: dict[str, Count] = {}
         self._rest_until = dict.fromkeys(STATES, 0.0)
         self._crowded = False
+        self._tally = Tally(logger)
 
     async def run(self) -> None:
         """Looks every interval, until it is cancelled."""
@@ -82,14 +86,18 @@ class Lookout:
                 try:
                     await self.look(Session(await link.connection(), self._database.schema))
                 except (*LOST, asyncpg.PostgresError) as error:
-                    logger.warning("the queues could not be read for the metrics: %s", describe(error))
+                    self._tally.log(
+                        WARNING, "refused", "the queues could not be read for the metrics: %s", describe(error)
+                    )
                     self._forget(link)
-                except Exception:
-                    logger.exception("the queues could not be read for the metrics")
+                except Exception as error:
+                    words = (describe(error), frames(error))
+                    self._tally.log(ERROR, "failed", "the queues could not be read for the metrics: %s\n%s", *words)
                     self._forget(link)
                 await asyncio.sleep(max(0.0, next_look - time.monotonic()))
         finally:
             self._forget(link)
+            self._tally.close()
 
     def _forget(self, link: Link) -> None:
         """Rather no figures than those that were right once."""

@@ -122,6 +122,20 @@ async def test_worker_and_leader_start_together_and_stop_together(
     machine.run("systemctl", "disable", leader.name, worker.name)
 
 
+async def test_the_journal_knows_the_job(machine: Machine, worker: Unit, client: awa.App) -> None:
+    worker.systemctl("start")
+    job = await client.enqueue("nap", {"seconds": "soon"})  # it expects a number
+
+    def entries() -> list[str]:
+        return machine.run("journalctl", "--output=json", f"AWA_JOB_ID={job.id}", "AWA_KIND=nap").splitlines()
+
+    await eventually("what was said about it", lambda: bool(entries()))
+    entry = json.loads(entries()[0])
+    assert (entry["_SYSTEMD_UNIT"], entry["PRIORITY"], entry["AWA_ATTEMPT"]) == (worker.name, "4", "1")
+    assert entry["AWA_QUEUE"] == "default"
+    assert "soon" not in entry["MESSAGE"]
+
+
 async def test_start_waits_for_the_database(worker: Unit, database_url: str) -> None:
     async with counted(database_url) as (url, _):
         pass  # nobody answers there any more
