@@ -174,7 +174,7 @@ def _furnish(root: Path) -> None:
         files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE, check=True).stdout
         subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", root], input=files, check=True)
     source = root.parent / "source"
-    for name in ("awa_py", "cli", "schema", "systemd"):
+    for name in ("awa_py", "cli", "monitoring", "schema", "systemd"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source / name)
