@@ -3,11 +3,13 @@
 import asyncio
 import contextvars
 import logging
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from itertools import dropwhile
 from types import FrameType
 from typing import Any
 
@@ -16,7 +18,6 @@ from awa_py.logs import Call, Tally, current_call
 logger = logging.getLogger("awa.blockers")
 
 LOOKS = 4  # within the time that a handler may take
-LOOP_FUNCTION = "run_until_complete"
 
 
 class Watch:
@@ -83,7 +84,12 @@ def _call_that_made(task: "asyncio.Task[Any] | None") -> Call | None:
 
 
 def _stack(frame: FrameType) -> str:
-    """The frames inside of the event loop: those outside are the same for every handler."""
+    """The frames inside of the event loop: those outside, and the loop's own, are the same for every handler."""
     frames = traceback.extract_stack(frame)
-    inside = next((n for n, each in enumerate(frames, 1) if each.name == LOOP_FUNCTION and n < len(frames)), 0)
-    return "".join(traceback.format_list(frames[inside:])).rstrip()
+    begun = list(dropwhile(lambda each: not _is_of_the_loop(each), frames))
+    inside = list(dropwhile(_is_of_the_loop, begun))
+    return "".join(traceback.format_list(inside or frames)).rstrip()
+
+
+def _is_of_the_loop(frame: traceback.FrameSummary) -> bool:
+    return os.path.dirname(frame.filename) == os.path.dirname(asyncio.__file__)
