@@ -144,7 +144,12 @@ class App(Client):
             handler = Handler.of(kind or function.__name__, function, batching)
             _check_options(handler.kind, options)
             defaults = Options(**options)
-            defaults.new_job(handler.kind, {}, self.settings)  # a wrong option shows here, not at the first enqueue
+            # A wrong option shows here, not at the first enqueue.
+            timeout = defaults.new_job(handler.kind, {}, self.settings).terms.timeout
+            if batching and timeout and batching.linger_s >= timeout.total_seconds():
+                raise ConfigError(
+                    f"{handler.kind}: linger must be shorter than the timeout, or jobs end before they begin"
+                )
             self.registry.add(handler)
             self._defaults[handler.kind] = defaults
             return JobType(self, handler, defaults)
@@ -249,10 +254,7 @@ def _batching(size: int | None, linger: Duration | None) -> Batching | None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ConfigError(f"batch is how many jobs a call takes at the most: 1 or more, not {size!r}")
-    linger_s = (DEFAULT_LINGER if linger is None else duration.parse(linger)).total_seconds()
-    if linger_s < 0:
-        raise ConfigError("linger must not be negative")
-    return Batching(size=size, linger_s=linger_s)
+    return Batching(size=size, linger_s=(DEFAULT_LINGER if linger is None else duration.parse(linger)).total_seconds())
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> None:

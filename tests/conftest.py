@@ -10,10 +10,11 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from awa_py import migrate
+from awa_py import App, migrate
 from awa_py.db import Connection, Database, Schema
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.session import Session
+from tests.chaos import jobs
 
 SERVER = pytest.StashKey[EmbeddedPostgres]()
 # Without autovacuum: its transactions and pages would be counted with a test's own.
@@ -102,3 +103,11 @@ async def _administer(url: str, command: str) -> None:
 
 async def _migrate(url: str) -> None:
     await migrate.migrate(Database(url, Schema()))
+
+
+@pytest.fixture
+async def client(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
+    """The app of the processes that tests start, open on the test's database."""
+    monkeypatch.setenv("AWA_DATABASE_URL", database_url)
+    async with jobs.app as app:
+        yield app

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from awa_py import App, State
+
 ROOT = Path(__file__).parent.parent
 FAST = {
     "AWA_HEARTBEAT_INTERVAL": "500ms",
@@ -108,6 +110,17 @@ async def eventually(what: str, condition: Callable[[], Awaitable[bool] | bool],
             return
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         await asyncio.sleep(0.05)
+
+
+async def is_state(client: App, job_id: int, state: State) -> bool:
+    return (await client.get(job_id)).state is state
+
+
+async def start_nap(client: App, seconds: float) -> int:
+    """A job that runs for so long, once it does."""
+    job = await client.enqueue("nap", {"seconds": seconds})
+    await eventually("the job runs", lambda: is_state(client, job.id, State.RUNNING))
+    return job.id
 
 
 def metric(port: int, name: str) -> float | None:

@@ -1,7 +1,7 @@
 """`awa worker` and `awa maintenance` as services: what they tell, and what they do about signals."""
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,9 +11,8 @@ import awa_py as awa
 from awa_py import State
 from awa_py.db import Database, Schema
 from awa_py.migrate import migrate
-from tests.chaos import jobs
 from tests.manager import Manager, manager
-from tests.processes import FAST, Process, Processes, eventually, processes
+from tests.processes import FAST, Process, Processes, eventually, is_state, processes, start_nap
 from tests.wire import counted
 
 EXTENSION = "EXTEND_TIMEOUT_USEC"
@@ -40,25 +39,8 @@ def services(database_url: str, tmp_path: Path, systemd: Manager, env_file: Path
         yield started
 
 
-@pytest.fixture
-async def client(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[awa.App]:
-    monkeypatch.setenv("AWA_DATABASE_URL", database_url)
-    async with jobs.app as app:
-        yield app
-
-
 async def ready(systemd: Manager, times: int = 1) -> None:
     await eventually("READY=1", lambda: systemd.count("READY") >= times, 60)
-
-
-async def is_state(client: awa.App, job_id: int, state: State) -> bool:
-    return (await client.get(job_id)).state is state
-
-
-async def start_nap(client: awa.App, seconds: float) -> int:
-    job = await client.enqueue("nap", {"seconds": seconds})
-    await eventually("the job runs", lambda: is_state(client, job.id, State.RUNNING))
-    return job.id
 
 
 async def concurrency(client: awa.App) -> list[int]:

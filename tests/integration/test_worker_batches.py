@@ -502,7 +502,7 @@ class TestStopping:
         assert calls.interrupted == (how == "in_loop")
 
     async def test_what_a_thread_settles_after_its_time_changes_nothing(self, app: App) -> None:
-        calls = Calls(app, "in_thread", stays=True, batch=2, linger="5s", timeout="0.5s", max_attempts=1)
+        calls = Calls(app, "in_thread", stays=True, batch=2, linger="0.4s", timeout="0.5s", max_attempts=1)
         async with app, working(app, {"default": 1}) as worker:
             job_ids = await enqueue(app, 2)
             await eventually(lambda: ended_as(app, job_ids[0], State.FAILED))
@@ -600,6 +600,12 @@ class TestDeclaring:
     def test_linger_goes_with_batch(self) -> None:
         with pytest.raises(awa.ConfigError, match="linger goes with batch"):
             App().job(linger="1s")
+
+    def test_linger_is_shorter_than_the_timeout(self) -> None:
+        async def late(jobs: list[BatchJob]) -> None: ...
+
+        with pytest.raises(awa.ConfigError, match="late: linger must be shorter than the timeout"):
+            App().job(batch=2, linger="2s", timeout="2s")(late)
 
     def test_linger_is_not_negative(self) -> None:
         with pytest.raises(awa.AwaError, match="-1 is negative"):

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +113,6 @@ def prometheus(tmp_path: Path, ports: list[int]) -> Iterator[Prometheus]:
 def started(database_url: str, tmp_path: Path) -> Iterator[Processes]:
     with processes(tmp_path, database_url, {**FAST, "AWA_METRICS_INTERVAL": "1s"}) as started:
         yield started
-
-
-@pytest.fixture
-async def client(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[awa.App]:
-    monkeypatch.setenv("AWA_DATABASE_URL", database_url)
-    async with jobs.app as app:
-        yield app
 
 
 def test_only_times_are_hurried() -> None:

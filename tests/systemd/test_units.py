@@ -14,7 +14,7 @@ import awa_py as awa
 from awa_py import State
 from awa_py.systemd.envfile import parse
 from tests.envfiles import TRICKY
-from tests.processes import eventually
+from tests.processes import eventually, is_state, start_nap
 from tests.systemd.machine import PYTHON, Machine, Unit, booted
 from tests.wire import counted
 
@@ -66,16 +66,6 @@ def worker(machine: Machine, request: pytest.FixtureRequest, database_url: str) 
     print(unit.systemctl("status", "--no-pager", "--lines=0", check=False), unit.journal)
     unit.systemctl("kill", "--signal=SIGKILL", check=False)
     unit.systemctl("stop", check=False)
-
-
-async def is_state(client: awa.App, job_id: int, state: State) -> bool:
-    return (await client.get(job_id)).state is state
-
-
-async def start_nap(client: awa.App, seconds: float) -> int:
-    job = await client.enqueue("nap", {"seconds": seconds})
-    await eventually("the job runs", lambda: is_state(client, job.id, State.RUNNING))
-    return job.id
 
 
 def test_the_units_are_right_and_confined(machine: Machine, worker: Unit) -> None:
