@@ -17,6 +17,7 @@ from awa_cli.bench.meter import Meter, metered
 from awa_py.db import Connection, Database
 from tests.acceptance.conftest import Awa
 from tests.processes import eventually
+from tests.terminal import seen_on
 
 pytestmark = pytest.mark.integration
 
@@ -178,14 +179,7 @@ def on_a_terminal(*arguments: str) -> tuple[str, str]:
     command = [sys.executable, "-m", "awa_cli", "bench", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
-    shown = ""
-    try:
-        while piece := os.read(ours, 65536):
-            shown += piece.decode(errors="replace")
-    except OSError:  # Linux's way of saying that the other end is closed
-        pass
-    finally:
-        os.close(ours)
+    shown = seen_on(ours)
     out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, shown
     return out, shown
