@@ -6,19 +6,16 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
-import asyncpg
-
-from awa_py import migrate
 from awa_py.checks import Check, problems
 from awa_py.config import Settings
-from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe, permitted
+from awa_py.db import STEADY_PLANS, Database, Link
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
 from awa_py.logs import current_worker
@@ -26,10 +23,7 @@ from awa_py.loops import cancel
 from awa_py.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.notify import Listener, Topic
 from awa_py.registry import Registry
-from awa_py.store import heartbeat as registry_store
 from awa_py.store.heartbeat import WorkerInfo
-from awa_py.store.queues import ensure_queues
-from awa_py.store.session import Session
 from awa_py.worker.bell import Bell
 from awa_py.worker.blockers import Watch
 from awa_py.worker.completer import Completer
@@ -39,6 +33,7 @@ from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.judge import Judge
+from awa_py.worker.registration import Registration
 from awa_py.worker.traced import executor_type
 
 logger = logging.getLogger("awa.worker")
@@ -96,7 +91,7 @@ class Worker:
         self.ready = asyncio.Event()  # in the registry, and about to claim
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._entry = Link(database, "registry", self.metrics, strict=True)
+        self._entry = Registration(database, self.metrics, self.info)
         self._heart: Heart | None = None
         self._listener: Listener | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
@@ -236,11 +231,10 @@ class Worker:
     @asynccontextmanager
     async def _registered(self) -> AsyncIterator[bool]:
         """In the registry before the first claim, out of it after the last finish. False: told to stop before that."""
-        link = self._entry
         try:
-            if not await self._until_stopped(self._enter_registry(link)):
-                if link.connected:  # it may have entered, and not yet have heard of it
-                    await self._leave_registry(link)
+            if not await self._until_stopped(self._entry.enter()):
+                if self._entry.connected:  # it may have entered, and not yet have heard of it
+                    await self._entry.leave(UNWIND_S)
                 yield False
                 return
             logger.info(
@@ -250,36 +244,14 @@ class Worker:
                 self.info.concurrency,
                 len(self.info.kinds),
             )
-            await link.close()
+            await self._entry.close()
             try:
                 yield True
             finally:
-                await self._leave_registry(link)
+                await self._entry.leave(UNWIND_S)
                 logger.info("worker %s has stopped", self.id)
         finally:
-            await link.close()
-
-    async def _leave_registry(self, link: Link) -> None:
-        with suppress(*LOST, asyncpg.PostgresError):  # the leader sweeps what could not say goodbye
-            async with asyncio.timeout(UNWIND_S):
-                connection = await link.connection()
-                await registry_store.remove_worker(Session(connection, self._database.schema), self.id)
-
-    async def _enter_registry(self, link: Link) -> None:
-        while True:
-            connection = await link.connection()
-            try:
-                await self._database.check_direct_url(connection)
-                with permitted(self._database.schema):
-                    await migrate.check(connection, self._database.schema)
-                    session = Session(connection, self._database.schema)
-                    await registry_store.beat_worker(session, self.info)
-                    await ensure_queues(session, list(self._queues))
-            except LOST as error:
-                logger.warning("the database went away at the start, trying again: %s", describe(error))
-                link.drop()
-            else:
-                return
+            await self._entry.close()
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the work came to its end before somebody said stop."""

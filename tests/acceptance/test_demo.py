@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.terminal import seen_on
+
 PATIENCE_S = 60.0
 
 
@@ -161,14 +163,7 @@ def test_in_a_terminal_it_is_live(temporary: Path) -> None:
         stderr=theirs,
     )
     os.close(theirs)
-    shown = ""
-    try:
-        while piece := os.read(ours, 65536):
-            shown += piece.decode(errors="replace")
-    except OSError:  # Linux's way of saying that the other end is closed
-        pass
-    finally:
-        os.close(ours)
+    shown = seen_on(ours)
     assert process.wait(PATIENCE_S) == 0, shown
     assert "Ctrl-C ends the demo" in shown
     assert re.search(r"awa.*demo.*of 00:03\.0", shown)

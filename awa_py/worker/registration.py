@@ -1,0 +1,61 @@
+"""A worker's place in the registry: taken before the first claim, left after the last finish."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import asyncpg
+
+from awa_py import migrate
+from awa_py.db import LOST, Database, Link, describe, permitted
+from awa_py.metrics import Metrics
+from awa_py.store import heartbeat as registry_store
+from awa_py.store.heartbeat import WorkerInfo
+from awa_py.store.queues import ensure_queues
+from awa_py.store.session import Session
+
+logger = logging.getLogger("awa.worker")
+
+
+class Registration:
+    """Enters a worker and its queues, and takes it out again, on a connection that is there only meanwhile."""
+
+    def __init__(self, database: Database, metrics: Metrics, info: WorkerInfo) -> None:
+        self._database = database
+        self._info = info
+        self._link = Link(database, "registry", metrics, strict=True)
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, where one is wanted."""
+        return self._link.trouble
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected
+
+    async def enter(self) -> None:
+        """Waits for the database, looks at its schema, and enters."""
+        while True:
+            connection = await self._link.connection()
+            try:
+                await self._database.check_direct_url(connection)
+                with permitted(self._database.schema):
+                    await migrate.check(connection, self._database.schema)
+                    session = Session(connection, self._database.schema)
+                    await registry_store.beat_worker(session, self._info)
+                    await ensure_queues(session, self._info.queues)
+            except LOST as error:
+                logger.warning("the database went away at the start, trying again: %s", describe(error))
+                self._link.drop()
+            else:
+                return
+
+    async def leave(self, limit_s: float) -> None:
+        with suppress(*LOST, asyncpg.PostgresError):  # the leader sweeps what could not say goodbye
+            async with asyncio.timeout(limit_s):
+                connection = await self._link.connection()
+                await registry_store.remove_worker(Session(connection, self._database.schema), self._info.id)
+
+    async def close(self) -> None:
+        await self._link.close()
