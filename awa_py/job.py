@@ -68,6 +68,9 @@ class Job:
     timeout: timedelta | None = None
     rescues: int = 0
     cancel_requested_at: datetime | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    ordered: bool | None = None
     is_new: bool = True
     """False where an enqueue met a unique key that this job holds: nothing was added."""
 

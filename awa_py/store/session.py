@@ -11,7 +11,7 @@ from awa_py.db import Connection, Record, Schema
 # among them, since transitions change them: each statement says how.
 CARRIED = (
     "id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue, args, metadata, "
-    "tags, unique_key, progress"
+    "tags, unique_key, progress, concurrency_key, concurrency_limit, ordered"
 )
 
 # What people see of a job: the columns of `awa.jobs`, JSON as text, so that nobody's codecs matter.
@@ -19,7 +19,7 @@ SHOWN = (
     "id, kind, queue, state, priority, attempt, max_attempts, args::text AS args, run_at, created_at, attempted_at, "
     "finalized_at, heartbeat_at, deadline_at, worker_id, lease, errors::text AS errors, progress::text AS progress, "
     "result::text AS result, tags, metadata::text AS metadata, unique_key, parent_id, timeout, rescues, "
-    "cancel_requested_at"
+    "cancel_requested_at, concurrency_key, concurrency_limit, ordered"
 )
 
 

@@ -1,4 +1,5 @@
--- Takes the head of one queue: ready → running, with a new lease. Disjoint from every other claim.
+-- Takes the head of one queue that has no limits: ready → running, with a new lease. Disjoint from every other claim.
+-- Jobs with a key are left to claim_limited_jobs.
 -- $1 queue · $2 priorities · $3 the position above which each priority is scanned · $4 how many at the most
 -- $5 the kinds that the caller can run · $6 worker id
 -- $7 the kinds whose handlers may look at their whole job: decoding that is dear, and left out for the others
@@ -15,6 +16,7 @@ WITH gone AS (
             SELECT ready.ctid
             FROM awa.ready
             WHERE queue = $1 AND priority = level.priority AND pos > level.above
+              AND concurrency_key IS NULL
               AND kind = ANY ($5::text[])
               AND (expires_at IS NULL OR expires_at > now())
             ORDER BY pos
@@ -22,7 +24,9 @@ WITH gone AS (
             FOR UPDATE SKIP LOCKED
         ) AS head
         WHERE NOT EXISTS (SELECT FROM awa.queues
-                          WHERE name = $1 AND paused AND paused_until > now() IS NOT FALSE)
+                          WHERE name = $1
+                            AND ((paused AND paused_until > now() IS NOT FALSE) OR throttled_until > now()
+                                 OR max_workers IS NOT NULL OR rate_jobs IS NOT NULL))
         LIMIT $4
     ))
     RETURNING *, least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),

@@ -16,9 +16,11 @@ again AS (
 ),
 put AS (
     INSERT INTO awa.ready (id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue,
-                           args, metadata, tags, unique_key, errors, lease, attempt)
+                           args, metadata, tags, unique_key, concurrency_key, concurrency_limit, ordered, errors, lease,
+                           attempt)
     SELECT id, created_at, CASE WHEN expires_at > now() THEN expires_at END, timeout, parent_id, priority, max_attempts,
-           CASE WHEN fresh THEN 0 ELSE rescues END, kind, queue, args, metadata, tags, unique_key, errors, lease, attempt
+           CASE WHEN fresh THEN 0 ELSE rescues END, kind, queue, args, metadata, tags, unique_key,
+           concurrency_key, concurrency_limit, ordered, errors, lease, attempt
     FROM again
 ),
 woken AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM again)
