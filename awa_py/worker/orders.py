@@ -1,0 +1,23 @@
+"""What the database tells a worker about its queues, and about itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOrders:
+    """What a worker is to do about one of its queues."""
+
+    slots: int | None = None  # how many of its jobs to run at the most; None: as the worker was started
+    limited: bool = False  # it has max_workers or a rate: claims have to keep within them
+    keyed: bool = False  # jobs with a key wait there
+    rate: float | None = None  # how many of its jobs may begin in a second, in the whole cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a worker is to do."""
+
+    queues: Mapping[str, QueueOrders] = field(default_factory=dict)
+    quiet: bool = False  # claims nothing more, and lets what runs finish
+    stop: bool = False
