@@ -68,3 +68,8 @@ async def block_thread(name: str, seconds: float) -> None:
     for thread in loops:
         if thread._thread.name == name:
             thread.call(time.sleep, seconds)
+
+
+@app.job
+async def limited(ctx: awa.Context, name: str) -> None:
+    await ctx.rate_limit(name)
