@@ -136,7 +136,7 @@ async def claim(
     worker_id: UUID = OWNER,
     above: int = 0,
 ) -> list[Record]:
-    return await claim_jobs(
+    rows = await claim_jobs(
         session,
         queue=queue,
         above=[above] * len(PRIORITIES),
@@ -145,6 +145,8 @@ async def claim(
         shown_kinds=kinds if shown_kinds is None else shown_kinds,
         worker_id=worker_id,
     )
+    assert rows is not None, "the queue has limits: use claim_within_limits"
+    return rows
 
 
 async def listen(session: Session, *queues: str) -> list[str]:

@@ -24,13 +24,36 @@ async def claim_jobs(
     shown_kinds: Sequence[str],
     worker_id: UUID,
     timed: bool = False,
-) -> list[Record]:
+) -> list[Record] | None:
     """The head of the queue, in the order of priority and of becoming ready. `above` has a position a priority.
+    None: the queue has limits or jobs with a key, `claim_limited_jobs` is for those.
 
     Jobs of the `shown_kinds` come with their `details`, which `claimed_job` needs; where the claim is `timed`,
     all come with the seconds that they were due.
     """
-    return await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id, shown_kinds, timed)
+    rows = await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id, shown_kinds, timed)
+    return None if rows and rows[0][0] is None else rows
+
+
+async def claim_limited_jobs(
+    session: Session,
+    *,
+    queue: str,
+    above: Sequence[int],
+    limit: int,
+    kinds: Sequence[str],
+    shown_kinds: Sequence[str],
+    worker_id: UUID,
+    timed: bool = False,
+    after_key: str = "",
+) -> tuple[list[Record], str]:
+    """The same within the limits of the queue and of the jobs' keys; and the key to go on after, '' for the first one."""
+    rows = await session.fetch(
+        "claim_limited_jobs", queue, above, limit, kinds, worker_id, after_key, shown_kinds, timed
+    )
+    if rows and rows[-1][0] is None:
+        return rows[:-1], rows[-1]["go_on_after"]
+    return rows, ""
 
 
 def claimed_job(row: Record, queue: str) -> Job:

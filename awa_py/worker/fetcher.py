@@ -24,6 +24,7 @@ from awa_py.worker.executor import Executor
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
+from awa_py.worker.orders import Orders, QueueOrders
 
 logger = logging.getLogger("awa.worker")
 
@@ -34,6 +35,10 @@ WOKEN_POLLS = 4  # where wake-ups are heard, polling is only the net: it is done
 LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
+WARY_S = 2.0  # a queue that was found to have limits is claimed with care for so long, until there are orders about it
+RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
+RATED_PAUSES_S = (0.02, 0.5)  # but not sooner, nor later, than that
+NO_ORDERS = QueueOrders()
 
 
 class Fetcher:
@@ -70,6 +75,10 @@ class Fetcher:
         self._executor = executor
         self._cursors = {queue: Cursor() for queue in queues}
         self._promising = set(queues)  # queues that may have something to claim
+        self._orders = Orders()
+        self._wary_until = dict.fromkeys(queues, 0.0)
+        self._after_key = dict.fromkeys(queues, "")
+        self._look_again_at: dict[str, float] = {}  # queues whose rate is used up
         self._wake = asyncio.Event()
         self._unsure = False  # a claim may have been committed without our hearing of it
         self._fresh = True
@@ -89,6 +98,13 @@ class Fetcher:
         """Nobody knows what happened meanwhile: look everywhere."""
         self._promising.update(self._cursors)
         self._wake.set()
+
+    def obey(self, orders: Orders) -> None:
+        """Claims by these orders from now on. What runs goes on."""
+        self._orders = orders
+        for queue, told in orders.queues.items():
+            self._flights.share(queue, told.slots)
+        self.all_may_be_ready()
 
     def slot_is_free(self) -> None:
         if self._promising:
@@ -131,6 +147,8 @@ class Fetcher:
                 return
             if await wait_for_any(self._wake, self._patience_s()):
                 return
+            if self._rates_recovered():
+                return
             if len(self._cursors) == 1:
                 self.all_may_be_ready()
             else:
@@ -157,6 +175,12 @@ class Fetcher:
         return False
 
     def _patience_s(self) -> float:
+        patience_s = self._usual_patience_s()
+        if self._look_again_at:
+            patience_s = min(patience_s, max(0.0, min(self._look_again_at.values()) - time.monotonic()))
+        return patience_s
+
+    def _usual_patience_s(self) -> float:
         if self._promising:  # it waits for a slot
             return self._poll_s
         if not self._bell.hung and not self._bell.is_missed:
@@ -167,7 +191,7 @@ class Fetcher:
 
     async def _claim_everywhere(self) -> int:
         """One claim for each queue that may have work and has a free slot. How many jobs that gave."""
-        if not self._heart.healthy:
+        if not self._heart.healthy or self._orders.quiet:
             return 0
         session = Session(await self._link.connection(), self._schema)
         if self._unsure:
@@ -187,25 +211,29 @@ class Fetcher:
         rows, full = await self._scan(session, queue, limit)
         if not rows and not full and self._cursors[queue].may_scan_fully(time.monotonic()):
             rows, full = await self._scan(session, queue, limit)
-        if len(rows) == limit:
+        if len(rows) == limit or self._after_key[queue]:
             self._promising.add(queue)
+        elif told_rate := self._orders.queues.get(queue, NO_ORDERS).rate:
+            shortest_s, longest_s = RATED_PAUSES_S
+            pause_s = min(max(RATED_JOBS / told_rate, shortest_s), longest_s)
+            self._look_again_at[queue] = time.monotonic() + pause_s
         return len(rows)
+
+    def _rates_recovered(self) -> bool:
+        """Whether the time has come to look at a queue whose rate was used up."""
+        now = time.monotonic()
+        recovered = [queue for queue, moment in self._look_again_at.items() if moment <= now]
+        for queue in recovered:
+            del self._look_again_at[queue]
+        self._promising.update(recovered)
+        return bool(recovered)
 
     async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
         cursor = self._cursors[queue]
         began = time.monotonic()
         above, full = cursor.above(began)
         self._unsure = True
-        rows = await claim.claim_jobs(
-            session,
-            queue=queue,
-            above=above,
-            limit=limit,
-            kinds=self._kinds,
-            shown_kinds=self._shown_kinds,
-            worker_id=self._worker_id,
-            timed=self._metrics.watching,
-        )
+        rows = await self._take(session, queue, above, limit, began)
         self._unsure = False
         self._count(queue, rows, time.monotonic() - began)
         self._take_off(queue, rows, began)
@@ -214,6 +242,36 @@ class Fetcher:
         cursor.saw(rows, full=full, began=began, ended=time.monotonic())
         self._bell.claimed(len(rows))
         return rows, full
+
+    async def _take(self, session: Session, queue: str, above: Sequence[int], limit: int, now: float) -> list[Record]:
+        """Jobs of the queue, within its limits where it has some."""
+        told = self._orders.queues.get(queue, NO_ORDERS)
+        if not (told.limited or told.keyed or now < self._wary_until[queue]):
+            rows = await claim.claim_jobs(
+                session,
+                queue=queue,
+                above=above,
+                limit=limit,
+                kinds=self._kinds,
+                shown_kinds=self._shown_kinds,
+                worker_id=self._worker_id,
+                timed=self._metrics.watching,
+            )
+            if rows is not None:
+                return rows
+            self._wary_until[queue] = now + WARY_S
+        rows, self._after_key[queue] = await claim.claim_limited_jobs(
+            session,
+            queue=queue,
+            above=above,
+            limit=limit,
+            kinds=self._kinds,
+            shown_kinds=self._shown_kinds,
+            worker_id=self._worker_id,
+            timed=self._metrics.watching,
+            after_key=self._after_key[queue],
+        )
+        return rows
 
     def _count(self, queue: str, rows: Sequence[Record], took_s: float) -> None:
         self._metrics.claim_seconds.observe(took_s)
@@ -247,7 +305,7 @@ class Fetcher:
             return
         handler_of = self._registry.handlers.get
         flights = [Flight(row, queue, handler_of(row[2]), asked_at) for row in rows]
-        self._flights.add(flights)
+        self._flights.add(queue, flights)
         self._executor.start(queue, flights)
 
     async def _release_orphans(self, session: Session) -> None:

@@ -22,10 +22,23 @@ Call: TypeAlias = Flight | Batch  # of a handler: it holds one slot
 class Lane:
     """The jobs in flight of one queue: they gather for a batch, wait for a slot, run, or are being written."""
 
-    __slots__ = ("batch", "gathering", "held", "limit", "pace", "unwritten", "waiting", "waiting_jobs")
+    __slots__ = (
+        "batch",
+        "gathering",
+        "held",
+        "in_flight",
+        "limit",
+        "pace",
+        "share",
+        "unwritten",
+        "waiting",
+        "waiting_jobs",
+    )
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.share: int | None = None  # how many of its jobs may be in flight, where the queue has max_workers
+        self.in_flight = 0  # jobs: as many as run in the eyes of the database
         self.held = 0  # slots
         self.gathering = 0
         self.waiting: deque[Call] = deque()
@@ -53,8 +66,10 @@ class Lane:
         """How many jobs may be claimed where so many slots are free: ahead by the pace, or to fill a batch.
 
         Jobs that gather take no slot from others: their batch may be long in coming. Where the pace is slow, a slot
-        is filled again only once the last outcome is durable.
+        is filled again only once the last outcome is durable. Of a share, nothing is claimed ahead.
         """
+        if self.share is not None:
+            return max(0, min(free, self.share - self.in_flight))
         ahead = self.pace.ahead() - self.waiting_jobs
         filling = self.batch - self.waiting_jobs - self.gathering
         return max(0, free + max(ahead, filling) - max(0, self.unwritten - self.pace.unwritten()))
@@ -80,7 +95,13 @@ class Flights:
     def chunk(self, queue: str) -> int:
         """How much room makes a claim worth its while, as long as there is something to do meanwhile."""
         lane = self._lanes[queue]
+        if lane.share is not None:
+            return 1
         return lane.pace.chunk() if lane.held or lane.waiting_jobs or lane.unwritten > 0 else 1
+
+    def share(self, queue: str, slots: int | None) -> None:
+        """So many of the queue's jobs may be in flight here, from now on; what runs goes on. None: no such limit."""
+        self._lanes[queue].share = slots
 
     def lane(self, queue: str) -> Lane:
         return self._lanes[queue]
@@ -89,8 +110,9 @@ class Flights:
         """How many slots the queue's jobs hold."""
         return self._lanes[queue].held
 
-    def add(self, flights: Sequence[Flight]) -> None:
-        """Jobs that were claimed."""
+    def add(self, queue: str, flights: Sequence[Flight]) -> None:
+        """Jobs of the queue that were claimed."""
+        self._lanes[queue].in_flight += len(flights)
         self._flights.update({flight.id: flight for flight in flights})
 
     def line_up(self, queue: str, calls: Sequence[Call], jobs: int) -> None:
@@ -136,7 +158,9 @@ class Flights:
     def remove(self, flights: Sequence[Flight], counts: Mapping[str, int]) -> None:
         """The outcomes are durable, or of no interest any more. `counts`: how many of each queue they are."""
         for queue, count in counts.items():
-            self._lanes[queue].unwritten -= count
+            lane = self._lanes[queue]
+            lane.unwritten -= count
+            lane.in_flight -= count
         in_flight = self._flights
         for flight in flights:
             if in_flight.get(flight.id) is flight:  # not where it was claimed anew meanwhile

@@ -64,6 +64,7 @@ class TestAnOldSnapshot:
                 before = await session.connection.fetchval(fetched)
                 rows = await claim_jobs(session, **options)  # type: ignore[arg-type]
                 after = await session.connection.fetchval(fetched)
+            assert rows is not None
             if len(rows) >= 100:
                 costs.append((after - before) / len(rows))
             return rows

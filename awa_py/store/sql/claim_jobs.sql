@@ -4,6 +4,7 @@
 -- $5 the kinds that the caller can run · $6 worker id
 -- $7 the kinds whose handlers may look at their whole job: decoding that is dear, and left out for the others
 -- $8 whether to say how long each was due
+-- Where it finds nothing, and the queue has limits or jobs with a key, the answer is one row without id.
 --
 -- One scan a priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is a TID
 -- scan whatever the statistics say; a join would turn into a hash join at large batches.
@@ -37,11 +38,16 @@ claimed AS (
     SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, deadline_at
     FROM gone
 )
-SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
-       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
-       CASE WHEN kind = ANY ($7::text[])
-            THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
-                     parent_id, timeout, rescues) END AS details,
-       CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s
-FROM gone
-ORDER BY priority, pos
+(SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
+        extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
+        CASE WHEN kind = ANY ($7::text[])
+             THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
+                      parent_id, timeout, rescues) END AS details,
+        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s
+ FROM gone
+ ORDER BY priority, pos)
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::record, NULL
+WHERE NOT EXISTS (SELECT FROM gone)
+  AND (EXISTS (SELECT FROM awa.queues WHERE name = $1 AND (max_workers IS NOT NULL OR rate_jobs IS NOT NULL))
+       OR EXISTS (SELECT FROM awa.ready WHERE queue = $1 AND concurrency_key IS NOT NULL))

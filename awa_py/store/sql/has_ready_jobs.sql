@@ -2,7 +2,12 @@
 -- $1 queues · $2 kinds
 SELECT wanted.queue
 FROM unnest($1::text[]) AS wanted(queue)
-WHERE EXISTS (SELECT FROM awa.ready
-              WHERE queue = wanted.queue AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now()))
+WHERE (EXISTS (SELECT FROM awa.ready
+               WHERE queue = wanted.queue AND concurrency_key IS NULL
+                 AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now()))
+       OR EXISTS (SELECT FROM awa.ready
+                  WHERE queue = wanted.queue AND concurrency_key IS NOT NULL
+                    AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now())))
   AND NOT EXISTS (SELECT FROM awa.queues
-                  WHERE name = wanted.queue AND paused AND paused_until > now() IS NOT FALSE)
+                  WHERE name = wanted.queue
+                    AND ((paused AND paused_until > now() IS NOT FALSE) OR throttled_until > now()))

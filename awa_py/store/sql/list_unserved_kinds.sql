@@ -7,8 +7,15 @@ WITH heads AS MATERIALIZED (
     CROSS JOIN unnest('{1,2,3,4}'::smallint[]) AS level(priority)
     CROSS JOIN LATERAL (
         SELECT queue, kind FROM awa.ready
-        WHERE queue = wanted.queue AND priority = level.priority
+        WHERE queue = wanted.queue AND priority = level.priority AND concurrency_key IS NULL
         ORDER BY pos LIMIT $2) AS head
+    UNION ALL
+    SELECT head.queue, head.kind
+    FROM unnest($1::text[]) AS wanted(queue)
+    CROSS JOIN LATERAL (
+        SELECT queue, kind FROM awa.ready
+        WHERE queue = wanted.queue AND concurrency_key IS NOT NULL
+        ORDER BY concurrency_key, priority, id LIMIT $2) AS head
 )
 SELECT queue, kind, count(*)::int AS jobs
 FROM heads

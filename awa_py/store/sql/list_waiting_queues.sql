@@ -2,16 +2,36 @@
 -- operator paused them, and how many live workers serve them. From queue to queue by index, over whatever lies between.
 -- $1 how many queues at the most · $2 up to how many jobs to count · $3 staleness: workers silent for longer are dead
 WITH RECURSIVE walk AS (
-    (SELECT queue FROM awa.ready ORDER BY queue LIMIT 1)
+    (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL ORDER BY queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT queue FROM awa.ready WHERE queue > walk.queue ORDER BY queue LIMIT 1) FROM walk
-    WHERE walk.queue IS NOT NULL
+    SELECT (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL AND queue > walk.queue ORDER BY queue LIMIT 1)
+    FROM walk WHERE walk.queue IS NOT NULL
 ),
-named AS MATERIALIZED (SELECT queue FROM walk WHERE queue IS NOT NULL LIMIT $1)
+walk_keyed AS (
+    (SELECT queue FROM awa.ready WHERE concurrency_key IS NOT NULL ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM awa.ready WHERE concurrency_key IS NOT NULL AND queue > walk_keyed.queue ORDER BY queue LIMIT 1)
+    FROM walk_keyed WHERE walk_keyed.queue IS NOT NULL
+),
+named AS MATERIALIZED (
+    (SELECT queue FROM walk WHERE queue IS NOT NULL LIMIT $1)
+    UNION
+    (SELECT queue FROM walk_keyed WHERE queue IS NOT NULL LIMIT $1)
+    LIMIT $1
+)
 SELECT named.queue AS name,
-       (SELECT count(*) FROM (SELECT FROM awa.ready WHERE queue = named.queue LIMIT $2) AS first_ones)::int AS jobs,
-       (SELECT extract(epoch FROM now() - run_at)::float8 FROM awa.ready
-        WHERE queue = named.queue ORDER BY priority, pos LIMIT 1) AS waited_s,
+       (SELECT count(*) FROM (
+            (SELECT FROM awa.ready WHERE queue = named.queue AND concurrency_key IS NULL LIMIT $2)
+            UNION ALL
+            (SELECT FROM awa.ready WHERE queue = named.queue AND concurrency_key IS NOT NULL LIMIT $2)
+            LIMIT $2) AS first_ones)::int AS jobs,
+       (SELECT extract(epoch FROM now() - min(run_at))::float8 FROM (
+            (SELECT run_at FROM awa.ready
+             WHERE queue = named.queue AND concurrency_key IS NULL ORDER BY priority, pos LIMIT 1)
+            UNION ALL
+            (SELECT run_at FROM awa.ready
+             WHERE queue = named.queue AND concurrency_key IS NOT NULL ORDER BY concurrency_key, priority, id LIMIT $2)
+        ) AS heads) AS waited_s,
        coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
        (SELECT count(*) FROM awa.workers w
         WHERE w.heartbeat_at > now() - $3::interval AND named.queue = ANY (w.queues))::int AS workers

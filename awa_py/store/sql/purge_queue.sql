@@ -2,7 +2,10 @@
 -- $1 name · $2 how many at the most of each
 WITH ready AS (
     DELETE FROM awa.ready
-    WHERE ctid = ANY (ARRAY(SELECT ctid FROM awa.ready WHERE queue = $1 LIMIT $2 FOR UPDATE SKIP LOCKED))
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM awa.ready WHERE queue = $1 AND concurrency_key IS NULL
+                            LIMIT $2 FOR UPDATE SKIP LOCKED)
+                      || ARRAY(SELECT ctid FROM awa.ready WHERE queue = $1 AND concurrency_key IS NOT NULL
+                               LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING 1
 ),
 later AS (

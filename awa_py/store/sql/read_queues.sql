@@ -2,14 +2,26 @@
 -- workers serve it. A few index lookups a queue, however many jobs it has.
 -- $1 staleness: workers silent for longer are dead
 --
--- From one name to the next, by the index: it never reads two jobs of the same queue and priority.
+-- From one name to the next, by the index: it never reads two jobs of the same queue and priority, and of those with a
+-- key only the first ones.
 WITH RECURSIVE waiting(name) AS (
-    (SELECT queue FROM awa.ready ORDER BY queue LIMIT 1)
+    (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL ORDER BY queue LIMIT 1)
     UNION ALL
-    SELECT (SELECT queue FROM awa.ready WHERE queue > waiting.name ORDER BY queue LIMIT 1)
+    SELECT (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL AND queue > waiting.name ORDER BY queue LIMIT 1)
     FROM waiting WHERE waiting.name IS NOT NULL
 ),
-named AS (SELECT name FROM waiting WHERE name IS NOT NULL UNION SELECT name FROM awa.queues),
+waiting_keyed(name) AS (
+    (SELECT queue FROM awa.ready WHERE concurrency_key IS NOT NULL ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT queue FROM awa.ready WHERE concurrency_key IS NOT NULL AND queue > waiting_keyed.name
+            ORDER BY queue LIMIT 1)
+    FROM waiting_keyed WHERE waiting_keyed.name IS NOT NULL
+),
+named AS (
+    SELECT name FROM waiting WHERE name IS NOT NULL
+    UNION SELECT name FROM waiting_keyed WHERE name IS NOT NULL
+    UNION SELECT name FROM awa.queues
+),
 served AS (
     SELECT served.name, count(*) AS workers
     FROM awa.workers, unnest(queues) AS served(name)
@@ -18,9 +30,15 @@ served AS (
 )
 SELECT named.name, coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused,
        coalesce((SELECT greatest(date_part('epoch', now() - min(head.run_at)), 0)
-                 FROM unnest('{1,2,3,4}'::smallint[]) AS level(priority)
-                 CROSS JOIN LATERAL (SELECT run_at FROM awa.ready
-                                     WHERE queue = named.name AND priority = level.priority
-                                     ORDER BY pos LIMIT 1) AS head), 0)::float8 AS waiting_s,
+                 FROM (SELECT first.run_at
+                       FROM unnest('{1,2,3,4}'::smallint[]) AS level(priority)
+                       CROSS JOIN LATERAL (SELECT run_at FROM awa.ready
+                                           WHERE queue = named.name AND priority = level.priority
+                                             AND concurrency_key IS NULL
+                                           ORDER BY pos LIMIT 1) AS first
+                       UNION ALL
+                       (SELECT run_at FROM awa.ready
+                        WHERE queue = named.name AND concurrency_key IS NOT NULL
+                        ORDER BY concurrency_key, priority, id LIMIT 10)) AS head), 0)::float8 AS waiting_s,
        coalesce(served.workers, 0) AS workers
 FROM named LEFT JOIN awa.queues q USING (name) LEFT JOIN served USING (name)

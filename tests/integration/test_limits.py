@@ -1,0 +1,303 @@
+"""available → running within limits: max_workers, rates and keys, however many claim at once."""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from awa_py.db import Database, Record
+from awa_py.store.claim import PRIORITIES, claim_jobs, claim_limited_jobs
+from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snooze_jobs
+from awa_py.store.maintain import promote_jobs
+from awa_py.store.queues import pause_queue
+from awa_py.store.session import Session
+from tests.support import OWNER, ago, another_session, claim, insert, insert_queue, insert_running, new_owner, seconds
+
+pytestmark = pytest.mark.integration
+
+FROM_ZERO = [0] * len(PRIORITIES)
+
+
+async def take(
+    session: Session,
+    limit: int = 1,
+    *,
+    queue: str = "default",
+    kinds: tuple[str, ...] = ("work",),
+    worker_id: UUID = OWNER,
+    after_key: str = "",
+) -> list[int]:
+    return [row["id"] for row in (await take_rows(session, limit, queue, kinds, worker_id, after_key))[0]]
+
+
+async def take_rows(
+    session: Session,
+    limit: int = 1,
+    queue: str = "default",
+    kinds: tuple[str, ...] = ("work",),
+    worker_id: UUID = OWNER,
+    after_key: str = "",
+) -> tuple[list[Record], str]:
+    return await claim_limited_jobs(
+        session,
+        queue=queue,
+        above=FROM_ZERO,
+        limit=limit,
+        kinds=kinds,
+        shown_kinds=kinds,
+        worker_id=worker_id,
+        after_key=after_key,
+    )
+
+
+async def keyed(session: Session, key: str, count: int = 1, *, limit: int = 1, **columns: Any) -> list[int]:
+    columns = {"concurrency_key": key, "concurrency_limit": limit, "ordered": False} | columns
+    return await insert(session, "ready", count, **columns)
+
+
+async def ordered(session: Session, key: str, count: int = 1, **columns: Any) -> list[int]:
+    return await keyed(session, key, count, ordered=True, **columns)
+
+
+class TestWhoClaims:
+    async def test_a_queue_with_limits_is_left_to_the_careful_claim(self, session: Session) -> None:
+        for limits in ({"max_workers": 1}, {"rate_jobs": 1, "rate_period": seconds(1)}):
+            await insert_queue(session, "limited", **limits)
+            await insert(session, "ready", queue="limited")
+            hasty = await claim_jobs(
+                session,
+                queue="limited",
+                above=FROM_ZERO,
+                limit=9,
+                kinds=["work"],
+                shown_kinds=[],
+                worker_id=OWNER,
+            )
+            assert hasty is None
+            await session.connection.execute("TRUNCATE awa.queues, awa.ready")
+
+    async def test_jobs_with_a_key_are_left_to_it_too(self, session: Session) -> None:
+        (with_key,) = await keyed(session, "a")
+        (without,) = await insert(session, "ready")
+        assert [row["id"] for row in await claim(session, limit=9)] == [without]
+        hasty = await claim_jobs(
+            session, queue="default", above=FROM_ZERO, limit=9, kinds=["work"], shown_kinds=[], worker_id=OWNER
+        )
+        assert hasty is None
+        assert await take(session, 9) == [with_key]
+
+    async def test_it_takes_what_has_no_key_as_well_by_priority_and_by_becoming_ready(self, session: Session) -> None:
+        (third,) = await insert(session, "ready", priority=2)
+        (fourth,) = await keyed(session, "a", priority=2)
+        (first,) = await keyed(session, "b", priority=1)
+        (second,) = await insert(session, "ready", priority=1)
+        assert await take(session, 3) == [first, second, third]
+        assert await take(session, 3) == [fourth]
+
+    async def test_a_claimed_job_is_as_any_other(self, session: Session) -> None:
+        await insert_queue(session, "default", max_workers=1, timeout=seconds(60))
+        (job_id,) = await keyed(session, "a", limit=3)
+        ((row,), _) = await take_rows(session)
+        assert (row["id"], row["lease"], row["attempt"], row["args"]) == (job_id, 1, 1, "{}")
+        assert 0 < row["deadline_s"] <= 60
+        stored = await session.connection.fetchrow("SELECT * FROM awa.running")
+        assert stored is not None
+        kept = ("worker_id", "concurrency_key", "concurrency_limit", "ordered", "limited")
+        assert [stored[name] for name in kept] == [OWNER, "a", 3, False, True]
+
+    @pytest.mark.parametrize("state", ["paused", "throttled"])
+    async def test_a_queue_that_rests_gives_nothing(self, session: Session, state: str) -> None:
+        if state == "paused":
+            await pause_queue(session, "default", paused=True)
+        else:
+            await insert_queue(session, "default", throttled_until=ago(-60))
+        await insert(session, "ready")
+        await keyed(session, "a")
+        assert await take(session, 9) == []
+
+
+class TestMaxWorkers:
+    async def test_no_more_than_so_many_run_whoever_claims(self, session: Session) -> None:
+        await insert_queue(session, "default", max_workers=3)
+        await insert(session, "ready", 10)
+        first = await take(session, 2)
+        second = await take(session, 9, worker_id=new_owner())
+        assert (len(first), len(second)) == (2, 1)
+        assert await take(session, 9) == []
+        await complete_jobs(session, first, [1, 1], None, keep=True)
+        assert len(await take(session, 9)) == 2
+
+    async def test_a_dead_workers_jobs_count_until_they_are_rescued(self, session: Session) -> None:
+        await insert_queue(session, "default", max_workers=3)
+        await insert_running(session, 2, silent_s=60, limited=True)
+        await insert(session, "ready", 10)
+        assert len(await take(session, 9)) == 1
+
+    async def test_other_queues_do_not_count(self, session: Session) -> None:
+        await insert_queue(session, "default", max_workers=1)
+        await insert_running(session, 5, queue="other", limited=True)
+        await insert(session, "ready", 2)
+        assert len(await take(session, 9)) == 1
+
+    async def test_of_many_claims_at_once_together_no_more(self, session: Session, database: Database) -> None:
+        await insert_queue(session, "default", max_workers=7)
+        await insert(session, "ready", 200)
+
+        async def greedy() -> list[int]:
+            async with another_session(database) as own:
+                return [job for _ in range(5) for job in await take(own, 3, worker_id=new_owner())]
+
+        taken = await asyncio.gather(*(greedy() for _ in range(6)))
+        assert len({job for jobs in taken for job in jobs}) == 7
+
+
+class TestRate:
+    async def test_a_bucket_fills_with_time_and_never_holds_more_than_a_second(self, session: Session) -> None:
+        await insert_queue(session, "default", rate_jobs=6_000, rate_period=seconds(600), rate_tokens=0)
+        await insert(session, "ready", 100)
+
+        async def after(passed_s: float) -> int:
+            await session.connection.execute(
+                "UPDATE awa.queues SET rate_tokens = 0, rate_refilled_at = clock_timestamp() - $1::interval",
+                seconds(passed_s),
+            )
+            return len(await take(session, 100))
+
+        assert await after(0.55) in (5, 6)  # ten a second
+        assert await after(100) == 10
+
+    async def test_a_slow_rate_holds_two_so_that_nothing_is_lost_between_two_looks(self, session: Session) -> None:
+        await insert_queue(session, "default", rate_jobs=1, rate_period=seconds(60), rate_refilled_at=ago(3600))
+        await insert(session, "ready", 10)
+        assert len(await take(session, 10)) == 2
+        assert await take(session, 10) == []
+
+    async def test_a_rate_without_jobs_keeps_its_tokens(self, session: Session) -> None:
+        await insert_queue(session, "default", rate_jobs=1, rate_period=seconds(3600))
+        assert await take(session, 10) == []
+        await insert(session, "ready", 5)
+        assert len(await take(session, 10)) == 1
+
+    async def test_two_claims_at_once_one_token_one_job(self, session: Session, database: Database) -> None:
+        await insert_queue(session, "default", rate_jobs=1, rate_period=seconds(3600))
+        await insert(session, "ready", 50)
+
+        async def one() -> int:
+            async with another_session(database) as own:
+                return len(await take(own, 5, worker_id=new_owner()))
+
+        assert sum(await asyncio.gather(*(one() for _ in range(8)))) == 1
+
+
+class TestKeys:
+    async def test_at_most_so_many_of_a_key_run(self, session: Session) -> None:
+        jobs = await keyed(session, "a", 5, limit=2)
+        others = await keyed(session, "b", 3, limit=1)
+        assert await take(session, 9) == [jobs[0], jobs[1], others[0]]
+        assert await take(session, 9) == []
+        await complete_jobs(session, [jobs[1]], [1], None, keep=True)
+        assert await take(session, 9) == [jobs[2]]
+
+    async def test_a_key_is_the_same_in_all_queues(self, session: Session) -> None:
+        (first,) = await keyed(session, "a", queue="one")
+        await keyed(session, "a", queue="two")
+        assert await take(session, 9, queue="one") == [first]
+        assert await take(session, 9, queue="two") == []
+
+    async def test_of_many_claims_at_once_no_key_is_exceeded(self, session: Session, database: Database) -> None:
+        for key in range(20):
+            await keyed(session, f"k{key}", 30, limit=2)
+
+        async def greedy() -> list[int]:
+            async with another_session(database) as own:
+                return [job for _ in range(6) for job in await take(own, 5, worker_id=new_owner())]
+
+        await asyncio.gather(*(greedy() for _ in range(6)))
+        running = await session.connection.fetch("SELECT concurrency_key, count(*) FROM awa.running GROUP BY 1")
+        assert {row["count"] for row in running} == {2}
+        assert len(running) == 20
+
+    async def test_more_keys_than_one_look_sees_are_gone_through_in_turn(self, session: Session) -> None:
+        await session.connection.execute(
+            "INSERT INTO awa.running (kind, lease, attempt, worker_id, concurrency_key, concurrency_limit, ordered) "
+            "SELECT 'work', 1, 1, $1, 'k' || to_char(n, 'FM0000'), 1, false FROM generate_series(1, 1200) AS n",
+            OWNER,
+        )
+        await session.connection.execute(
+            "INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered) "
+            "SELECT 'work', 'k' || to_char(n, 'FM0000'), 1, false FROM generate_series(1, 1200) AS n"
+        )
+        (free,) = await keyed(session, "z")
+        rows, go_on_after = await take_rows(session, 5)
+        assert (rows, go_on_after) == ([], "k1000")
+        assert await take(session, 5, after_key=go_on_after) == [free]
+
+    async def test_a_hundred_thousand_blocked_jobs_are_passed_by_with_one_look(self, session: Session) -> None:
+        """By the pages that it reads, not by the clock."""
+        await insert_running(session, concurrency_key="big", concurrency_limit=1, ordered=False)
+        await session.connection.execute(
+            "INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered) "
+            "SELECT 'work', 'big', 1, false FROM generate_series(1, 100000)"
+        )
+        await session.connection.execute("ANALYZE awa.ready")
+        (other,) = await keyed(session, "small")
+        (plain,) = await insert(session, "ready")
+        async with session.connection.transaction():
+            fetched = (
+                "SELECT pg_stat_get_xact_blocks_fetched('awa.ready'::regclass) + "
+                "pg_stat_get_xact_blocks_fetched('awa.ready_keys'::regclass)"
+            )
+            before = await session.connection.fetchval(fetched)
+            assert [row["id"] for row in await claim(session, limit=9)] == [plain]
+            assert await take(session, 9) == [other]
+            assert await session.connection.fetchval(fetched) - before < 200
+
+
+class TestOrderedKeys:
+    async def test_one_at_a_time_in_the_order_of_their_ids(self, session: Session) -> None:
+        jobs = await ordered(session, "a", 3)
+        for job in jobs:
+            assert await take(session, 9) == [job]
+            assert await take(session, 9) == []
+            await complete_jobs(session, [job], [1], None, keep=True)
+
+    async def test_one_that_failed_keeps_its_place(self, session: Session) -> None:
+        first, second = await ordered(session, "a", 2)
+        assert await take(session, 9) == [first]
+        await fail_attempts(session, [first], [1], ["no"], [seconds(0)])
+        assert await take(session, 9) == []
+        assert (await promote_jobs(session, limit=9))[0] == 1
+        assert await take(session, 9) == [first]
+        await fail_attempts(session, [first], [2], ["no"], [seconds(3600)])
+        assert await take(session, 9) == []
+        await session.connection.execute("DELETE FROM awa.scheduled")
+        assert await take(session, 9) == [second]
+
+    async def test_so_does_one_that_sleeps_or_was_given_back(self, session: Session) -> None:
+        first, second = await ordered(session, "a", 2)
+        assert await take(session, 9) == [first]
+        await release_jobs(session, [first], [1])
+        assert await take(session, 9) == [first]
+        await snooze_jobs(session, [first], [2], [seconds(3600)])
+        assert await take(session, 9) == []
+        assert second
+
+    async def test_one_that_is_scheduled_for_later_has_no_place_yet(self, session: Session) -> None:
+        await insert(
+            session,
+            "scheduled",
+            state="scheduled",
+            run_at=ago(-3600),
+            concurrency_key="a",
+            concurrency_limit=1,
+            ordered=True,
+        )
+        (now,) = await ordered(session, "a")
+        assert await take(session, 9) == [now]
+
+    async def test_one_of_a_kind_that_the_worker_does_not_know_is_not_overtaken(self, session: Session) -> None:
+        await ordered(session, "a", kind="elsewhere")
+        await ordered(session, "a", kind="work")
+        assert await take(session, 9) == []
+        assert len(await take(session, 9, kinds=("elsewhere",))) == 1
