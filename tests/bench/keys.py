@@ -23,12 +23,14 @@ KEYS = 500
 LIMIT = 2
 PUT = """
     INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered)
-    SELECT 'nothing', CASE WHEN $2 THEN 'key' || n % $3 END, CASE WHEN $2 THEN $4::smallint END, CASE WHEN $2 THEN false END
-    FROM generate_series(1, $1::int) AS n
+    SELECT 'nothing', 'key' || n % $3, $4::smallint, false FROM generate_series(1, $1::int) AS n WHERE $2
+    UNION ALL
+    SELECT 'nothing', NULL, NULL, NULL FROM generate_series(1, $1) WHERE NOT $2
 """
 MOST = """
     SELECT coalesce(max(jobs), 0)
-    FROM (SELECT count(*) AS jobs FROM awa.running WHERE concurrency_key IS NOT NULL GROUP BY concurrency_key) AS counted
+    FROM (SELECT count(*) AS jobs FROM awa.running
+          WHERE concurrency_key IS NOT NULL GROUP BY concurrency_key) AS counted
 """
 app = awa.App()
 
