@@ -68,3 +68,8 @@ async def block_thread(name: str, seconds: float) -> None:
     for thread in loops:
         if thread._thread.name == name:
             thread.call(time.sleep, seconds)
+
+
+@app.job
+async def tick() -> None:
+    await asyncio.sleep(0.005)
