@@ -42,11 +42,11 @@ $$;
 
 -- At most `concurrency_limit` jobs of a key run at once. Where they are `ordered`, it is one, in the order of their ids,
 -- and one that has begun keeps its place until it has ended.
-ALTER TABLE awa.scheduled ADD concurrency_key text, ADD concurrency_limit smallint, ADD ordered boolean;
-ALTER TABLE awa.ready     ADD concurrency_key text, ADD concurrency_limit smallint, ADD ordered boolean;
-ALTER TABLE awa.running   ADD concurrency_key text, ADD concurrency_limit smallint, ADD ordered boolean;
-ALTER TABLE awa.completed ADD concurrency_key text, ADD concurrency_limit smallint, ADD ordered boolean;
-ALTER TABLE awa.dead      ADD concurrency_key text, ADD concurrency_limit smallint, ADD ordered boolean;
+ALTER TABLE awa.scheduled ADD concurrency_key text COLLATE "C", ADD concurrency_limit smallint, ADD ordered boolean;
+ALTER TABLE awa.ready     ADD concurrency_key text COLLATE "C", ADD concurrency_limit smallint, ADD ordered boolean;
+ALTER TABLE awa.running   ADD concurrency_key text COLLATE "C", ADD concurrency_limit smallint, ADD ordered boolean;
+ALTER TABLE awa.completed ADD concurrency_key text COLLATE "C", ADD concurrency_limit smallint, ADD ordered boolean;
+ALTER TABLE awa.dead      ADD concurrency_key text COLLATE "C", ADD concurrency_limit smallint, ADD ordered boolean;
 ALTER TABLE awa.scheduled
     ADD CONSTRAINT key_is_whole CHECK ((concurrency_key IS NULL) = (concurrency_limit IS NULL)
                                        AND (concurrency_key IS NULL) = (ordered IS NULL)),
@@ -62,6 +62,7 @@ ALTER TABLE awa.ready
 -- one look, and the others' claims never meet it.
 DROP INDEX awa.ready_order;
 CREATE UNIQUE INDEX ready_order ON awa.ready (queue, priority, pos) WHERE concurrency_key IS NULL;
+CREATE UNIQUE INDEX ready_keyed_order ON awa.ready (queue, priority, pos) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX ready_keys ON awa.ready (queue, concurrency_key, priority, id) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX running_keys ON awa.running (concurrency_key) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX scheduled_ordered ON awa.scheduled (concurrency_key, id) WHERE ordered;
@@ -113,20 +114,20 @@ CREATE OR REPLACE VIEW awa.jobs AS
 -- max_workers is the caller's business; the whole is kept here, as are the rate and the keys.
 --   above: the position above which each priority is scanned · most: how many at the most · claimer: the worker's id
 --   after_key: the key after which to look for keys, '' for the first
--- Answers a row for each job, with the position that it had; and, where there are more keys than it looked at, one
--- without a job that says where to go on.
+-- Answers a row for each job, as it was before; and, where there are more keys than it looked at, one without id whose
+-- key says where to go on.
 --
 -- Claims with limits come one after another: who has waited here sees what the one before has taken, since each
 -- statement of a function has a snapshot of its own.
 CREATE FUNCTION awa.claim_within_limits(
     wanted_queue text, above bigint[], most int, kinds text[], claimer uuid, after_key text
-) RETURNS TABLE (job awa.running, pos bigint, go_on_after text) LANGUAGE plpgsql AS $$
+) RETURNS SETOF awa.ready LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    keys_seen constant int := 1000;  -- how many keys one claim looks at
     q         awa.queues;
     moment    timestamptz;
     tokens    float8;
+    keys_seen int;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('awa' || ':limits'), hashtext(wanted_queue));
     SELECT * INTO q FROM awa.queues WHERE name = wanted_queue;
@@ -149,64 +150,91 @@ BEGIN
     -- Keys are shared by all queues.
     PERFORM pg_advisory_xact_lock(hashtext('awa' || ':limits'), 0)
     WHERE EXISTS (SELECT FROM awa.ready WHERE queue = wanted_queue AND concurrency_key IS NOT NULL);
+    keys_seen := greatest(200, 2 * most);
     RETURN QUERY
-    WITH RECURSIVE busy AS MATERIALIZED (
-        SELECT concurrency_key AS key, count(*) AS jobs
-        FROM awa.running WHERE concurrency_key IS NOT NULL
-        GROUP BY concurrency_key
+    WITH RECURSIVE
+    -- The next in line. Where few of them may run, their keys being at their limits, the line is left for a walk from
+    -- key to key by the index, over whatever waits between.
+    line AS MATERIALIZED (
+        SELECT ready.ctid, id, priority, pos, concurrency_key AS key, concurrency_limit AS most_of_key, ordered
+        FROM awa.ready
+        WHERE queue = wanted_queue AND concurrency_key IS NOT NULL
+          AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY priority, pos
+        LIMIT keys_seen
     ),
-    -- From key to key by the index, over whatever waits between.
+    first_ones AS MATERIALIZED (
+        SELECT ctid, priority, pos
+        FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY priority, id) AS nth FROM line) AS line
+        WHERE CASE WHEN nth > most_of_key THEN false
+                   WHEN ordered THEN
+                       id = (SELECT id FROM awa.ready WHERE queue = wanted_queue AND concurrency_key = line.key
+                             ORDER BY priority, id LIMIT 1)
+                       AND NOT EXISTS (SELECT FROM awa.running WHERE concurrency_key = line.key)
+                       AND NOT EXISTS (SELECT FROM awa.scheduled s
+                                       WHERE s.concurrency_key = line.key AND s.ordered AND s.id < line.id AND s.lease > 0)
+                   ELSE nth <= most_of_key - (SELECT count(*) FROM awa.running WHERE concurrency_key = line.key) END
+    ),
     walk AS (
-        (SELECT concurrency_key AS key, concurrency_limit AS room, ordered, 1 AS n
+        (SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered, 1 AS n
          FROM awa.ready
          WHERE queue = wanted_queue AND concurrency_key > after_key
+           AND (SELECT count(*) FROM line) = keys_seen AND 4 * (SELECT count(*) FROM first_ones) < most
          ORDER BY concurrency_key, priority, id LIMIT 1)
         UNION ALL
-        SELECT next.key, next.room, next.ordered, n + 1
+        SELECT next.key, next.most_of_key, next.ordered, n + 1
         FROM walk CROSS JOIN LATERAL (
-            SELECT concurrency_key AS key, concurrency_limit AS room, ordered
+            SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered
             FROM awa.ready
             WHERE queue = wanted_queue AND concurrency_key > walk.key
             ORDER BY concurrency_key, priority, id LIMIT 1
         ) AS next
         WHERE n < keys_seen
     ),
-    heads AS (
-        (SELECT head.ctid, head.priority, head.pos
-         FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-         CROSS JOIN LATERAL (
-             SELECT ready.ctid, ready.priority, ready.pos
-             FROM awa.ready
-             WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
-               AND concurrency_key IS NULL
-               AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-             ORDER BY pos
-             LIMIT most
-             FOR UPDATE SKIP LOCKED
-         ) AS head
-         LIMIT most)
-        UNION ALL
+    keyed AS (
         SELECT head.ctid, head.priority, head.pos
-        FROM walk LEFT JOIN busy USING (key)
+        FROM (SELECT key, ordered,
+                     most_of_key - (SELECT count(*) FROM awa.running WHERE concurrency_key = walk.key) AS room
+              FROM walk OFFSET 0) AS seen  -- OFFSET: counted once a key
         CROSS JOIN LATERAL (
             SELECT ready.ctid, ready.priority, ready.pos, ready.id, ready.kind, ready.expires_at
             FROM awa.ready
-            WHERE queue = wanted_queue AND concurrency_key = walk.key
-              AND (walk.ordered OR (kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())))
+            WHERE queue = wanted_queue AND concurrency_key = seen.key
+              AND (seen.ordered OR (kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())))
             ORDER BY priority, id
-            LIMIT walk.room - coalesce(busy.jobs, 0)
-            FOR UPDATE SKIP LOCKED
+            LIMIT greatest(room, 0)
         ) AS head
-        WHERE walk.room > coalesce(busy.jobs, 0)
-          -- Of an ordered key it is the first, or none.
-          AND (NOT walk.ordered
-               OR (head.kind = ANY (kinds) AND (head.expires_at IS NULL OR head.expires_at > now())
-                   AND NOT EXISTS (SELECT FROM awa.scheduled s
-                                   WHERE s.concurrency_key = walk.key AND s.ordered AND s.id < head.id AND s.lease > 0)))
+        -- Of an ordered key it is the first, or none.
+        WHERE NOT seen.ordered
+           OR (head.kind = ANY (kinds) AND (head.expires_at IS NULL OR head.expires_at > now())
+               AND NOT EXISTS (SELECT FROM awa.scheduled s
+                               WHERE s.concurrency_key = seen.key AND s.ordered AND s.id < head.id AND s.lease > 0))
+    ),
+    unkeyed AS (
+        SELECT head.ctid, head.priority, head.pos
+        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+        CROSS JOIN LATERAL (
+            SELECT ready.ctid, ready.priority, ready.pos
+            FROM awa.ready
+            WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+              AND concurrency_key IS NULL
+              AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY pos
+            LIMIT most
+        ) AS head
+        LIMIT most
     ),
     gone AS (
         DELETE FROM awa.ready
-        WHERE ctid = ANY (ARRAY(SELECT ctid FROM heads ORDER BY priority, pos LIMIT most))
+        WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM awa.ready
+            WHERE ctid = ANY (ARRAY(
+                SELECT ctid
+                FROM (SELECT * FROM first_ones WHERE NOT EXISTS (SELECT FROM walk)
+                      UNION ALL SELECT * FROM keyed
+                      UNION ALL SELECT * FROM unkeyed) AS heads
+                ORDER BY priority, pos LIMIT most))
+            FOR UPDATE SKIP LOCKED))
         RETURNING *
     ),
     claimed AS (
@@ -218,17 +246,16 @@ BEGIN
                concurrency_key, concurrency_limit, ordered, claimer,
                least(now() + coalesce(timeout, q.timeout), expires_at), q.max_workers IS NOT NULL
         FROM gone
-        RETURNING running
     ),
     paid AS (
         UPDATE awa.queues
         SET rate_tokens = tokens - (SELECT count(*) FROM gone), rate_refilled_at = moment
         WHERE name = wanted_queue AND tokens IS NOT NULL
     )
-    SELECT claimed.running, gone.pos, NULL
-    FROM claimed JOIN gone ON gone.id = (claimed.running).id
+    SELECT * FROM gone
     UNION ALL
-    SELECT NULL, NULL, key FROM walk WHERE n = keys_seen;
+    SELECT last.* FROM walk, jsonb_populate_record(NULL::awa.ready, jsonb_build_object('concurrency_key', key)) AS last
+    WHERE n = keys_seen;
 END $$;
 
 -- The tokens of a bucket that had so many that long ago. It holds what comes in a second, and two at the least, so that

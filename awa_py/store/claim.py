@@ -47,7 +47,7 @@ async def claim_limited_jobs(
     timed: bool = False,
     after_key: str = "",
 ) -> tuple[list[Record], str]:
-    """The same within the limits of the queue and of the jobs' keys; and the key to go on after, '' for the first one."""
+    """The same within the limits of the queue and of the jobs' keys; and the key to go on after, '' for the first."""
     rows = await session.fetch(
         "claim_limited_jobs", queue, above, limit, kinds, worker_id, after_key, shown_kinds, timed
     )

@@ -36,6 +36,7 @@ LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
 WARY_S = 2.0  # a queue that was found to have limits is claimed with care for so long, until there are orders about it
+SHORT_S = 0.01  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
 RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
 RATED_PAUSES_S = (0.02, 0.5)  # but not sooner, nor later, than that
 NO_ORDERS = QueueOrders()
@@ -78,7 +79,10 @@ class Fetcher:
         self._orders = Orders()
         self._wary_until = dict.fromkeys(queues, 0.0)
         self._after_key = dict.fromkeys(queues, "")
-        self._look_again_at: dict[str, float] = {}  # queues whose rate is used up
+        self._look_again_at: dict[str, float] = {}  # queues that may have something to claim from then on
+        self._short: dict[
+            str, float
+        ] = {}  # queues that gave all that their limits allow; and when more is worth a look
         self._wake = asyncio.Event()
         self._unsure = False  # a claim may have been committed without our hearing of it
         self._fresh = True
@@ -107,7 +111,9 @@ class Fetcher:
         self.all_may_be_ready()
 
     def slot_is_free(self) -> None:
-        if self._promising:
+        self._look_again_at |= self._short  # a key has a place again, say
+        self._short.clear()
+        if self._promising or self._look_again_at:
             self._wake.set()
 
     async def run(self, *, until_idle: bool) -> None:
@@ -146,8 +152,6 @@ class Fetcher:
             if await self._tend_bell():
                 return
             if await wait_for_any(self._wake, self._patience_s()):
-                return
-            if self._rates_recovered():
                 return
             if len(self._cursors) == 1:
                 self.all_may_be_ready()
@@ -199,6 +203,7 @@ class Fetcher:
         if self._fresh:
             await self._take_over(session)
         claimed = 0
+        self._promise_what_is_due()
         for queue in sorted(self._promising, key=lambda queue: self._cursors[queue].last_claim):
             limit = min(self._flights.room(queue), MAX_BATCH)
             if limit >= self._flights.chunk(queue):
@@ -213,20 +218,34 @@ class Fetcher:
             rows, full = await self._scan(session, queue, limit)
         if len(rows) == limit or self._after_key[queue]:
             self._promising.add(queue)
-        elif told_rate := self._orders.queues.get(queue, NO_ORDERS).rate:
-            shortest_s, longest_s = RATED_PAUSES_S
-            pause_s = min(max(RATED_JOBS / told_rate, shortest_s), longest_s)
-            self._look_again_at[queue] = time.monotonic() + pause_s
+        elif self._is_limited(queue):
+            self._came_short(queue)
         return len(rows)
 
-    def _rates_recovered(self) -> bool:
-        """Whether the time has come to look at a queue whose rate was used up."""
+    def _came_short(self, queue: str) -> None:
+        """A rate recovers by itself; other limits when a job has ended."""
         now = time.monotonic()
-        recovered = [queue for queue, moment in self._look_again_at.items() if moment <= now]
-        for queue in recovered:
+        rate = self._told(queue).rate
+        if rate:
+            shortest_s, longest_s = RATED_PAUSES_S
+            self._look_again_at[queue] = now + min(max(RATED_JOBS / rate, shortest_s), longest_s)
+        else:
+            self._short[queue] = now + SHORT_S
+
+    def _promise_what_is_due(self) -> None:
+        now = time.monotonic()
+        due = {queue for queue, moment in self._look_again_at.items() if moment <= now}
+        for queue in due:
             del self._look_again_at[queue]
-        self._promising.update(recovered)
-        return bool(recovered)
+        self._promising |= due
+
+    def _told(self, queue: str) -> QueueOrders:
+        return self._orders.queues.get(queue, NO_ORDERS)
+
+    def _is_limited(self, queue: str) -> bool:
+        """Whether claims have to be careful there."""
+        told = self._told(queue)
+        return told.limited or told.keyed or time.monotonic() < self._wary_until[queue]
 
     async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
         cursor = self._cursors[queue]
@@ -245,8 +264,7 @@ class Fetcher:
 
     async def _take(self, session: Session, queue: str, above: Sequence[int], limit: int, now: float) -> list[Record]:
         """Jobs of the queue, within its limits where it has some."""
-        told = self._orders.queues.get(queue, NO_ORDERS)
-        if not (told.limited or told.keyed or now < self._wary_until[queue]):
+        if not self._is_limited(queue):
             rows = await claim.claim_jobs(
                 session,
                 queue=queue,

@@ -34,6 +34,7 @@ from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.judge import Judge
+from awa_py.worker.orders import Orders
 from awa_py.worker.registration import Registration
 from awa_py.worker.traced import executor_type
 
@@ -95,6 +96,7 @@ class Worker:
         self._entry = Registration(database, self.metrics, self.info)
         self._heart: Heart | None = None
         self._listener: Listener | None = None
+        self._fetcher: Fetcher | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
 
     @property
@@ -132,6 +134,13 @@ class Worker:
         """Whether the threads beside the event loop answer: the heartbeat's, and the candidate's."""
         heart_turns = self._heart is None or self._heart.turns(within_s)
         return all([heart_turns, *(companion.turns(within_s) for companion in self._companions)])
+
+    def obey(self, orders: Orders) -> None:
+        """Does what the database says from now on. In the worker's event loop."""
+        if orders.stop:
+            self.stop()
+        if self._fetcher is not None:
+            self._fetcher.obey(orders)
 
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
@@ -184,7 +193,7 @@ class Worker:
                 listening=lambda: self.listening,
                 tell=_teller(),
             )
-            fetcher = Fetcher(
+            fetcher = self._fetcher = Fetcher(
                 claims,
                 self._database.schema,
                 flights,

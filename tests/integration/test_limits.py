@@ -229,9 +229,12 @@ class TestKeys:
             "SELECT 'work', 'k' || to_char(n, 'FM0000'), 1, false FROM generate_series(1, 1200) AS n"
         )
         (free,) = await keyed(session, "z")
-        rows, go_on_after = await take_rows(session, 5)
-        assert (rows, go_on_after) == ([], "k1000")
-        assert await take(session, 5, after_key=go_on_after) == [free]
+        go_on_after, looks = "", 0
+        while not (found := await take_rows(session, 5, after_key=go_on_after))[0]:
+            go_on_after, looks = found[1], looks + 1
+            assert go_on_after
+        assert [row["id"] for row in found[0]] == [free]
+        assert 1 <= looks <= 10
 
     async def test_a_hundred_thousand_blocked_jobs_are_passed_by_with_one_look(self, session: Session) -> None:
         """By the pages that it reads, not by the clock."""

@@ -3,13 +3,15 @@
 -- $4 the kinds that the caller can run · $5 worker id · $6 the key after which to look for keys, '' for the first
 -- $7 the kinds whose handlers may look at their whole job · $8 whether to say how long each was due
 -- Answers as claim_jobs does; and, where there are more keys than it looked at, a row without id that says where to go on.
-SELECT (job).id, (job).lease, (job).kind, (job).attempt, (job).args::text AS args,
-       extract(epoch FROM (job).deadline_at - now())::float8 AS deadline_s, (job).priority, pos,
-       CASE WHEN (job).kind = ANY ($7::text[])
-            THEN ROW((job).max_attempts, (job).run_at, (job).created_at, now(), (job).deadline_at, (job).errors::text,
-                     (job).metadata::text, (job).tags, (job).unique_key, (job).parent_id, (job).timeout,
-                     (job).rescues) END AS details,
-       CASE WHEN $8 THEN greatest(date_part('epoch', now() - (job).run_at), 0) END AS waited_s,
-       go_on_after
-FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6)
-ORDER BY go_on_after NULLS FIRST, (job).priority, pos
+SELECT id, lease + 1 AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
+       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
+       CASE WHEN kind = ANY ($7::text[])
+            THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
+                     parent_id, timeout, rescues) END AS details,
+       CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s,
+       CASE WHEN id IS NULL THEN concurrency_key END AS go_on_after
+FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6) AS job
+CROSS JOIN LATERAL (
+    SELECT least(now() + coalesce(job.timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
+                 job.expires_at) AS deadline_at) AS limits
+ORDER BY id IS NULL, priority, pos

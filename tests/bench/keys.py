@@ -1,0 +1,116 @@
+"""What keys cost: `python -m tests.bench.keys [JOBS] [ROUNDS]`.
+
+The same jobs, run by four processes, with 500 keys of which two jobs each may run at once, and without; in turn, on one
+embedded PostgreSQL. Meanwhile somebody counts, again and again, how many of each key run.
+"""
+
+import asyncio
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import awa_py as awa
+from awa_py import migrate
+from awa_py.db import Connection, Database, Schema
+from awa_py.embedded import EmbeddedPostgres
+from awa_py.loops import cancel
+from awa_py.store.queues import pause_queue
+from awa_py.store.session import Session
+
+PROCESSES = 4
+KEYS = 500
+LIMIT = 2
+PUT = """
+    INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered)
+    SELECT 'nothing', 'key' || n % $3, $4::smallint, false FROM generate_series(1, $1::int) AS n WHERE $2
+    UNION ALL
+    SELECT 'nothing', NULL, NULL, NULL FROM generate_series(1, $1) WHERE NOT $2
+"""
+MOST = """
+    SELECT coalesce(max(jobs), 0)
+    FROM (SELECT count(*) AS jobs FROM awa.running
+          WHERE concurrency_key IS NOT NULL GROUP BY concurrency_key) AS counted
+"""
+app = awa.App()
+
+
+@app.job
+async def nothing() -> None: ...
+
+
+async def drain(connection: Connection, jobs: int, *, keyed: bool) -> float:
+    """How many jobs a second, from the moment that the queue is opened."""
+    session = Session(connection, Schema())
+    await pause_queue(session, "default", paused=True)
+    await asyncio.sleep(3)  # what the workers know of the queue is from before it was filled
+    await connection.execute(PUT, jobs, keyed, KEYS, LIMIT)
+    await connection.execute("VACUUM ANALYZE awa.ready")
+    began = await session.now()
+    await pause_queue(session, "default", paused=False)
+    while await connection.fetchval("SELECT count(*) FROM awa.completed") < jobs:
+        await asyncio.sleep(0.05)
+    ended = await connection.fetchval("SELECT max(finalized_at) FROM awa.completed")
+    await connection.execute("TRUNCATE awa.completed")
+    return float(jobs / (ended - began).total_seconds())
+
+
+async def watch(url: str, seen: list[int]) -> None:
+    connection = await Database(url, Schema()).connect("bench")
+    try:
+        while True:
+            seen.append(await connection.fetchval(MOST))
+            await asyncio.sleep(0.02)
+    finally:
+        await connection.close()
+
+
+async def measure(url: str, jobs: int, rounds: int) -> None:
+    await migrate.migrate(Database(url, Schema()))
+    connection = await Database(url, Schema()).connect("bench")
+    seen: list[int] = []
+    watching = asyncio.create_task(watch(url, seen))
+    command = [
+        sys.executable,
+        "-m",
+        "awa_cli",
+        "worker",
+        "tests.bench.keys:app",
+        "-q",
+        "default",
+        "--database-url",
+        url,
+    ]
+    with ExitStack() as ends:
+        for _ in range(PROCESSES):
+            worker = subprocess.Popen(command)
+            ends.callback(worker.wait)
+            ends.callback(worker.terminate)
+        while await connection.fetchval("SELECT count(*) FROM awa.workers") < PROCESSES:
+            await asyncio.sleep(0.1)
+        await drain(connection, jobs // 5, keyed=False)
+        ratios = []
+        for n in range(rounds):
+            without = await drain(connection, jobs, keyed=False)
+            having = await drain(connection, jobs, keyed=True)
+            ratios.append(having / without)
+            print(
+                f"round {n + 1}: {without:,.0f} jobs/s without keys, {having:,.0f} with: {ratios[-1]:.2f}", flush=True
+            )
+    await cancel(watching)
+    await connection.close()
+    print(
+        f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes: {statistics.median(ratios):.2f} of"
+    )
+    print(f"the rate without keys; of {len(seen):,} looks, none saw more than {max(seen)} of a key")
+
+
+def main() -> None:
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    with EmbeddedPostgres() as server:
+        asyncio.run(measure(server.url, jobs, rounds))
+
+
+if __name__ == "__main__":
+    main()
