@@ -9,6 +9,7 @@ from awa_py.errors import (
     ConfigError,
     DatabaseUnavailable,
     EmbeddedError,
+    HandlerStopped,
     InvalidArguments,
     InvalidDuration,
     InvalidJob,
@@ -24,12 +25,13 @@ from awa_py.errors import (
     SessionNotKept,
     UnknownKind,
     UnknownQueue,
+    UnknownRateLimit,
     UnknownSchedule,
 )
 from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
-from awa_py.outcome import Cancel, Fail, Retry, Snooze
+from awa_py.outcome import Cancel, Fail, RateLimited, Retry, Snooze
 
 __all__ = [
     "App",
@@ -42,6 +44,7 @@ __all__ = [
     "DatabaseUnavailable",
     "EmbeddedError",
     "Fail",
+    "HandlerStopped",
     "InvalidArguments",
     "InvalidDuration",
     "InvalidJob",
@@ -54,6 +57,7 @@ __all__ = [
     "JobType",
     "NewJob",
     "NotPermitted",
+    "RateLimited",
     "ResultTimeout",
     "Retry",
     "SchemaError",
@@ -66,5 +70,6 @@ __all__ = [
     "Unique",
     "UnknownKind",
     "UnknownQueue",
+    "UnknownRateLimit",
     "UnknownSchedule",
 ]

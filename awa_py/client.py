@@ -16,9 +16,12 @@ from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, Result
 from awa_py.explain import explain
 from awa_py.gather import Gatherer
 from awa_py.job import Job, NewJob, State
+from awa_py.limiter import Limiter
 from awa_py.producer import Producer, answer
 from awa_py.store import election as election_store
 from awa_py.store import jobs as job_store
+from awa_py.store import rates as rate_store
+from awa_py.store.rates import Taken
 from awa_py.store.session import Session
 from awa_py.tracing import with_context
 
@@ -35,6 +38,7 @@ class Client:
         self.settings = settings
         self._pool: Pool | None = None
         self._gatherer: Gatherer | None = None
+        self._limiter: Limiter | None = None
         self._producer = Producer()
         self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
@@ -42,6 +46,7 @@ class Client:
         if self._opened == 0:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
             self._gatherer = Gatherer(self._pool, self.database.schema, self._producer)
+            self._limiter = Limiter(self._take_tokens)
         self._opened += 1
         return self
 
@@ -53,10 +58,13 @@ class Client:
             return
         pool, self._pool = self._pool, None
         gatherer, self._gatherer = self._gatherer, None
+        limiter, self._limiter = self._limiter, None
         assert pool is not None
         assert gatherer is not None
+        assert limiter is not None
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await limiter.close()
                 await gatherer.close()
                 await pool.close()
         except TimeoutError:  # somebody keeps a connection: a handler that was left behind, say
@@ -70,7 +78,7 @@ class Client:
     def pool(self) -> Pool:
         """The open pool."""
         if self._pool is None:
-            raise AwaError("the app is not open: use it inside `async with app:`")
+            raise _not_open()
         return self._pool
 
     @asynccontextmanager
@@ -179,6 +187,20 @@ class Client:
         """Deletes a job. False while it runs."""
         async with self._session() as session:
             return bool(await job_store.delete_jobs(session, [job_id]))
+
+    async def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> None:
+        """Waits for tokens of a rate limit, as `ctx.rate_limit` does; for code that has no Context."""
+        if self._limiter is None:
+            raise _not_open()
+        await self._limiter.take(name, tokens, None if max_wait is None else duration.parse(max_wait))
+
+    async def _take_tokens(self, name: str, tokens: int, callers: int, patience_s: float) -> Taken:
+        async with self._session() as session:
+            return await rate_store.take_tokens(session, name, tokens=tokens, callers=callers, patience_s=patience_s)
+
+
+def _not_open() -> AwaError:
+    return AwaError("the app is not open: use it inside `async with app:`")
 
 
 def _no_job(job_id: int) -> JobNotFound:

@@ -2,10 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import CancelledError, Future
+from datetime import timedelta
 from typing import Any, Protocol
 
-from awa_py.errors import AwaError
+from awa_py import duration
+from awa_py.duration import Duration
+from awa_py.errors import AwaError, HandlerStopped
 from awa_py.job import Job
 from awa_py.outcome import Outcome
 from awa_py.wording import clean
@@ -33,13 +37,32 @@ class BatchCall(Protocol):
     def settle_one(self, job_id: int, end: object) -> None: ...
 
 
+class RateLimits(Protocol):
+    """Who hands out the tokens of rate limits, in one event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def take(self, name: str, tokens: int, max_wait: timedelta | None) -> Coroutine[Any, Any, None]: ...
+
+
+class Done:
+    """Nothing to wait for, in any event loop or none."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
 class Context:
     """Handed to a handler that has a parameter annotated with it."""
 
-    def __init__(self, job: Callable[[], Job], attempt: int, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: Callable[[], Job], attempt: int, report: Callable[[str], None], rate_limits: RateLimits
+    ) -> None:
         self._make_job = job
         self._job: Job | None = None
         self._report = report
+        self._rate_limits = rate_limits
+        self._blocked: set[Future[None]] = set()  # what threads wait for
         self._told: asyncio.Event | None = None
         self.attempt = attempt
         self.cancel_reason: str | None = None
@@ -73,12 +96,41 @@ class Context:
             raise ValueError(f"progress goes from 0 to 1, not {fraction!r}")
         self._report(json.dumps({"fraction": fraction, "message": clean(message)}))
 
+    def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> Awaitable[None]:
+        """Waits for tokens of a rate limit: `await ctx.rate_limit("gh")`, and in a thread `ctx.rate_limit("gh")`.
+
+        Whoever asked first is served first. Where the tokens would not be there within `max_wait`, RateLimited is
+        raised, which gives the attempt back and lets the job run again when it is worth a try. A handler that is told
+        to stop waits no longer: an asynchronous one is interrupted, a synchronous one gets HandlerStopped.
+        """
+        if self.cancelled:
+            raise HandlerStopped(f"it does not wait for tokens: {self.cancel_reason}")
+        taking = self._rate_limits.take(name, tokens, None if max_wait is None else duration.parse(max_wait))
+        if _current_loop() is self._rate_limits.loop:
+            return taking
+        self._block(asyncio.run_coroutine_threadsafe(taking, self._rate_limits.loop))
+        return Done()
+
+    def _block(self, waiting: "Future[None]") -> None:
+        """Waits in a thread, until the handler is told to stop."""
+        self._blocked.add(waiting)
+        try:
+            if self.cancelled:  # since we looked
+                waiting.cancel()
+            waiting.result()
+        except CancelledError:
+            raise HandlerStopped(f"it waits for tokens no longer: {self.cancel_reason}") from None
+        finally:
+            self._blocked.discard(waiting)
+
     def tell_cancelled(self, reason: str) -> None:
         """Called by the worker, on its event loop: the handler should stop."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
         if self._told is not None:
             self._told.set()
+        for waiting in self._blocked.copy():
+            waiting.cancel()
 
 
 class BatchJob:
@@ -144,3 +196,10 @@ class BatchJob:
 
     def __repr__(self) -> str:
         return f"<awa batch job {self.id} ({self.kind})>"
+
+
+def _current_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

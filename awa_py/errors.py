@@ -10,10 +10,12 @@ AwaError
 ├── UnknownKind             no handler is registered under that name
 ├── UnknownSchedule         no cron schedule of that name
 ├── UnknownQueue            no queue of that name: neither settings nor jobs
+├── UnknownRateLimit        no rate limit of that name: set it first
 ├── JobNotFound             no job has that id (any more)
 ├── JobFailed               the awaited job ended without a result
 │   └── JobCancelled        … because somebody cancelled it
 ├── ResultTimeout           the awaited job did not end in time
+├── HandlerStopped          a handler in a thread goes on to wait, though it has been told to stop
 ├── SchemaError             the database's schema is not the one this program needs
 │   ├── SchemaMissing       it was never migrated, or is older: run `awa migrate`
 │   └── SchemaTooNew        it is newer than this program: upgrade the program
@@ -64,6 +66,10 @@ class UnknownQueue(AwaError, LookupError):
     """No queue of that name has settings or jobs."""
 
 
+class UnknownRateLimit(AwaError, LookupError):
+    """No rate limit of that name exists."""
+
+
 class JobNotFound(AwaError, LookupError):
     """No job has that id (any more)."""
 
@@ -78,6 +84,10 @@ class JobCancelled(JobFailed):
 
 class ResultTimeout(AwaError, TimeoutError):
     """The awaited job did not end in time."""
+
+
+class HandlerStopped(AwaError):
+    """A handler was told to stop: there is no point in waiting for anything."""
 
 
 class SchemaError(AwaError):

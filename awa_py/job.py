@@ -228,6 +228,11 @@ def check_schedule_name(name: str) -> str:
     return _check_name(name, "schedule", forbidden="")
 
 
+def check_rate_limit_name(name: str) -> str:
+    """`name`, where it can be the name of a rate limit."""
+    return _check_name(name, "rate limit", forbidden="")
+
+
 def _check_name(name: object, role: str, *, forbidden: str) -> str:
     if not isinstance(name, str):
         raise InvalidJob(f"{role} {name!r}: a {role}'s name is text")

@@ -29,6 +29,16 @@ class Snooze(Outcome):
         self.delay = duration.parse(delay)
 
 
+class RateLimited(Snooze):
+    """The tokens would not be there in time: run again after `retry_after`. The attempt is given back."""
+
+    def __init__(self, name: str, retry_after: Duration) -> None:
+        super().__init__(retry_after)
+        self.args = (f'rate limit "{name}": come again in {duration.text(self.delay)}',)
+        self.name = name
+        self.retry_after = self.delay
+
+
 class Cancel(Outcome):
     """The job is not wanted any more: it ends cancelled, and is not tried again."""
 

@@ -13,7 +13,7 @@ from json import JSONDecoder
 from operator import attrgetter
 from typing import Any
 
-from awa_py.context import Context
+from awa_py.context import Context, RateLimits
 from awa_py.logs import current_call
 from awa_py.loops import in_context
 from awa_py.outcome import Retry
@@ -43,6 +43,7 @@ class Executor:
         threads: int,
         settle: Callable[[Sequence[Flight]], None],
         report: Callable[[Flight], None],
+        rate_limits: RateLimits,
         run_times: dict[str, list[float]] | None = None,
     ) -> None:
         self._registry = registry
@@ -51,6 +52,7 @@ class Executor:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="awa-handler")
         self._settle = settle
         self._report = report
+        self._rate_limits = rate_limits
         self._run_times = run_times
         self._loop = asyncio.get_running_loop()
         self._thread = threading.current_thread()
@@ -217,7 +219,8 @@ class Executor:
             raise Retry(f"no handler registered for kind: {flight.kind}")
         arguments = handler.signature.load(_decode(flight.args, 0)[0])
         if handler.signature.context_parameter is not None:
-            flight.context = Context(flight.job, flight.attempt, functools.partial(self._note_progress, flight))
+            note_progress = functools.partial(self._note_progress, flight)
+            flight.context = Context(flight.job, flight.attempt, note_progress, self._rate_limits)
             arguments[handler.signature.context_parameter] = flight.context
         work: Coroutine[Any, Any, Any]
         if handler.is_async:

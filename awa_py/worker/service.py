@@ -18,6 +18,7 @@ from awa_py.config import Settings
 from awa_py.db import STEADY_PLANS, Database, Link
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
+from awa_py.limiter import Limiter, over
 from awa_py.logs import current_worker
 from awa_py.loops import cancel
 from awa_py.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
@@ -163,6 +164,8 @@ class Worker:
             bell = Bell()
             claims = Link(self._database, "claims", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
             finishes = Link(self._database, "finishes", self.metrics, STEADY_PLANS)
+            rates = Link(self._database, "rates", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
+            limiter = Limiter(over(rates, self._database.schema))
             completer = Completer(
                 finishes,
                 self._database.schema,
@@ -177,6 +180,7 @@ class Worker:
                 threads=self.info.concurrency,
                 settle=completer.settle,
                 report=completer.report_progress,
+                rate_limits=limiter,
                 run_times=self.metrics.run_times,
             )
             heart = self._heart = Heart(
@@ -224,8 +228,11 @@ class Worker:
                 finally:
                     await fetcher.give_back_unheard(UNWIND_S)
                     await claims.close()
+                    limiter.give_up()
                     await self._drain(flights, executor, completer)
                     executor.close()
+                    await limiter.close()
+                    await rates.close()
                     self.abandoned = flights.abandoned
                     self.metrics.worker.source = None
 

@@ -135,7 +135,7 @@ class TestWorker:
             ("hand_on", "completed", None),
         ]
 
-    def test_a_burst_runs_what_is_due_and_ends(self, awa: Awa) -> None:
+    def test_a_burst_runs_what_is_due_and_ends(self, awa: Awa) -> None:  # F2
         done = awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app").out.strip()
         broken = awa.ok("enqueue", "break_down", "--app", "tasks:app").out.strip()
         awa_log = awa.start("worker", "tasks:app", "--burst", env={"AWA_QUEUES": " email=2, ,default, email "})

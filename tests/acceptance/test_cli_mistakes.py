@@ -80,7 +80,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("command", "says"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
-def test_wrong_usage_ends_with_2(bare_awa: Awa, command: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_ends_with_2(bare_awa: Awa, command: tuple[str, ...], says: str) -> None:  # F2
     answer = bare_awa(*command)
     assert (answer.code, answer.out) == (2, "")
     assert says in " ".join(answer.err.replace("│", " ").split())

@@ -71,5 +71,10 @@ async def block_thread(name: str, seconds: float) -> None:
 
 
 @app.job
+async def limited(ctx: awa.Context, name: str) -> None:
+    await ctx.rate_limit(name)
+
+
+@app.job
 async def tick() -> None:
     await asyncio.sleep(0.005)

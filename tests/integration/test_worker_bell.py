@@ -253,7 +253,7 @@ class TestLoad:
 
 
 class TestWithoutIt:
-    async def test_a_worker_that_hears_nothing_polls(
+    async def test_a_worker_that_hears_nothing_polls(  # F13
         self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("awa_py.worker.service.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 4))

@@ -80,7 +80,7 @@ class TestWhatItTakes:
         assert 2 <= most["b"] <= 3
         assert most["all"] <= 4
 
-    async def test_until_idle_leaves_a_paused_queue_alone(self, app: App, session: Session) -> None:
+    async def test_until_idle_leaves_a_paused_queue_alone(self, app: App, session: Session) -> None:  # F1 F5
         @app.job
         async def work() -> None: ...
 

@@ -1,0 +1,94 @@
+"""awa rate …"""
+
+import math
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from awa_py import duration
+from awa_py.job import check_rate_limit_name
+from awa_py.rate import MOST, Rate
+from awa_py.store import rates as store
+from awa_py.store.rates import RateLimitRow
+
+from .environment import Environment, command
+from .output import Row, length, print_json, print_table, say
+from .parsing import JsonOption, parse_duration, told_as_usage
+
+app = typer.Typer(
+    help="Limit how often something is done in the whole cluster: ctx.rate_limit().", no_args_is_help=True
+)
+
+RateLimitName = Annotated[
+    str, typer.Argument(metavar="NAME", parser=told_as_usage(check_rate_limit_name), help="The rate limit's name.")
+]
+
+
+@command(app, "awa rate set gh 5000/h", name="set")
+async def set_rate_limit(
+    env: Environment,
+    name: RateLimitName,
+    rate: Annotated[
+        Rate,
+        typer.Argument(metavar="RATE", parser=told_as_usage(Rate.parse), help="How many in what time: 5000/h, 50/60s."),
+    ],
+    burst: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST, metavar="N", help="How many at once after a pause; else what comes in a second, or 1."
+        ),
+    ] = None,
+) -> None:
+    """Add or change a rate limit."""
+    async with env.session() as session:
+        await store.set_rate_limit(session, name, rate, burst)
+        (limit,) = await store.list_rate_limits(session, name)
+    say(f'rate limit "{name}" is {limit.rate}, at most {limit.burst} at once')
+
+
+@command(app, "awa rate list", name="list")
+async def list_rate_limits(env: Environment, as_json: JsonOption = False) -> None:
+    """List the rate limits: their tokens, and how long whoever asks now would wait."""
+    async with env.session() as session:
+        limits = await store.list_rate_limits(session)
+    if as_json:
+        print_json(limits)
+    else:
+        print_table([_row(limit) for limit in limits], empty="no rate limits")
+
+
+@command(app, "awa rate drain gh --for 10m")
+async def drain(
+    env: Environment,
+    name: RateLimitName,
+    period: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--for", parser=parse_duration, metavar="DURATION", help="And those that come in that time, from now on."
+        ),
+    ] = None,
+) -> None:
+    """Take all tokens of a rate limit. Those that were promised already are kept."""
+    async with env.session() as session:
+        await store.drain_rate_limit(session, name, period)
+    say(f'rate limit "{name}" has no tokens' + ("" if period is None else f" for {length(period)}"))
+
+
+@command(app, "awa rate delete gh")
+async def delete(env: Environment, name: RateLimitName) -> None:
+    """Delete a rate limit. Jobs that ask for its tokens fail."""
+    async with env.session() as session:
+        await store.delete_rate_limit(session, name)
+    say(f'rate limit "{name}" is deleted')
+
+
+def _row(limit: RateLimitRow) -> Row:
+    return {
+        "name": limit.name,
+        "rate": Text(str(limit.rate)),
+        "burst": limit.burst,
+        "tokens": max(0, math.floor(limit.tokens)),
+        "wait": Text(duration.text(timedelta(seconds=round(limit.wait_s, 3 if limit.wait_s < 1 else 0)))),
+    }

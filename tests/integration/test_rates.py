@@ -1,0 +1,224 @@
+"""Named rate limits for the whole cluster."""  # F14
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from awa_py import App, UnknownRateLimit
+from awa_py.db import Database, Record
+from awa_py.rate import Rate
+from awa_py.store.rates import (
+    Taken,
+    delete_rate_limit,
+    drain_rate_limit,
+    list_rate_limits,
+    set_rate_limit,
+    take_tokens,
+)
+from awa_py.store.session import Session
+from tests.processes import FAST, processes
+from tests.support import (
+    another_session,
+    count,
+    eventually,
+    seconds,
+)
+
+pytestmark = pytest.mark.integration
+
+HOUR = timedelta(hours=1)
+
+
+async def limit(session: Session, rate: str, burst: int | None = None, *, name: str = "gh") -> None:
+    await set_rate_limit(session, name, Rate.parse(rate), burst)
+
+
+async def take(session: Session, tokens: int = 1, *, callers: int = 1, patience_s: float = 60) -> Taken:
+    return await take_tokens(session, "gh", tokens=tokens, callers=callers, patience_s=patience_s)
+
+
+async def bucket(session: Session) -> Record:
+    """As it is written, not as it is now."""
+    row = await session.connection.fetchrow("SELECT * FROM awa.rate_limits WHERE name = 'gh'")
+    assert row is not None
+    return row
+
+
+class TestTokens:
+    async def test_two_connections_ask_for_one_token_and_one_gets_it(self, database: Database) -> None:  # F14
+        async with another_session(database) as one, another_session(database) as other:
+            for _ in range(20):
+                await limit(one, "1/100s")
+                answers = await asyncio.gather(take(one, patience_s=0), take(other, patience_s=0))
+                assert sorted(len(answer.waits_s) for answer in answers) == [0, 1]
+                (refused,) = [answer for answer in answers if not answer.waits_s]
+                assert 90 < refused.next_s <= 100
+                await delete_rate_limit(one, "gh")
+
+    async def test_the_second_may_have_the_next_token_before_it_is_there(self, database: Database) -> None:
+        async with another_session(database) as one, another_session(database) as other:
+            await limit(one, "1/30s")
+            answers = await asyncio.gather(take(one), take(other))
+            first_s, second_s = sorted(answer.waits_s[0] for answer in answers)
+            assert first_s == 0
+            assert 25 < second_s <= 30
+
+    async def test_callers_are_served_in_their_order_within_their_patience(self, session: Session) -> None:
+        await limit(session, "1/10s")
+        taken = await take(session, callers=5, patience_s=35)
+        assert taken.waits_s == pytest.approx([0, 10, 20, 30])
+        assert taken.next_s == pytest.approx(40)
+        assert (await take(session, callers=5, patience_s=30)).waits_s == []
+
+    async def test_whoever_is_refused_takes_nothing(self, session: Session) -> None:
+        await limit(session, "1/h")
+        await take(session)
+        for _ in range(5):
+            refused = await take(session)
+            assert not refused.waits_s
+            assert 3500 < refused.next_s <= 3600
+        assert (await bucket(session))["tokens"] >= 0
+
+    async def test_many_connections_take_exactly_what_comes(self, database: Database, session: Session) -> None:
+        """Whatever waits for whom: no token is counted twice, and none is lost."""
+        await limit(session, "1000/s", 1)
+        before = await bucket(session)
+
+        async def ask_again_and_again() -> int:
+            async with another_session(database, synchronous_commit="off") as own:
+                return sum([len((await take(own, callers=1 + n % 3)).waits_s) for n in range(60)])
+
+        granted = sum(await asyncio.gather(*(ask_again_and_again() for _ in range(8))))
+        assert granted == 8 * 120
+        after = await bucket(session)
+        came = (after["refilled_at"] - before["refilled_at"]).total_seconds() * 1000
+        lost_to_burst = before["tokens"] + came - granted - after["tokens"]
+        assert lost_to_burst >= -0.01
+        assert after["tokens"] < 1 or lost_to_burst < 0.01
+
+    async def test_more_tokens_than_the_bucket_holds_take_their_time(self, session: Session) -> None:
+        await limit(session, "1/s")
+        taken = await take(session, tokens=10)
+        assert taken.waits_s == pytest.approx([9])
+        assert taken.fastest_s == 9
+
+    async def test_what_comes_in_an_hour_is_not_given_twice_in_it(self, session: Session) -> None:
+        await limit(session, "5000/h")
+        assert (await bucket(session))["burst"] == 1
+        assert len((await take(session, callers=5000, patience_s=0)).waits_s) == 1
+        await limit(session, "100/s", name="fast")
+        assert [row.burst for row in await list_rate_limits(session)] == [100, 1]
+
+    async def test_a_larger_burst_is_there_after_a_pause(self, session: Session) -> None:
+        await limit(session, "1/h", 50)
+        assert (await take(session, callers=60, patience_s=0)).waits_s == [0] * 50
+        await session.connection.execute("UPDATE awa.rate_limits SET refilled_at = refilled_at - interval '1 year'")
+        assert (await take(session, callers=60, patience_s=0)).waits_s == [0] * 50
+
+    async def test_a_clock_that_is_set_back_costs_nobody_an_hour(self, session: Session) -> None:
+        await limit(session, "1/10s")
+        await session.connection.execute(
+            "UPDATE awa.rate_limits SET tokens = 0, refilled_at = clock_timestamp() + interval '1 hour'"
+        )
+        assert (await take(session)).waits_s == [10]
+        assert 5 < (await take(session, patience_s=0)).next_s <= 20
+
+    async def test_an_unknown_limit_is_an_error_that_names_it(self, session: Session) -> None:  # F14
+        unknown = 'there is no rate limit "gh": `awa rate set gh 5000/h` makes one'
+        with pytest.raises(UnknownRateLimit) as raised:
+            await take(session)
+        assert str(raised.value) == unknown
+        for change in (drain_rate_limit, delete_rate_limit):
+            with pytest.raises(UnknownRateLimit, match="no rate limit"):
+                await change(session, "gh")
+
+    async def test_what_cannot_be_is_refused(self, session: Session) -> None:
+        wrong = ("count = 0", "period = '0'", "burst = 0", "name = ''", r"name = E'a\tb'", "name = repeat('x', 201)")
+        await limit(session, "1/s")
+        for setting in wrong:
+            with pytest.raises(asyncpg.CheckViolationError):
+                await session.connection.execute(f"UPDATE awa.rate_limits SET {setting}")
+
+
+class TestChanges:
+    async def test_a_drained_bucket_fills_at_its_rate(self, session: Session) -> None:
+        await limit(session, "1/10s", 100)
+        await drain_rate_limit(session, "gh")
+        refused = await take(session, patience_s=0)
+        assert not refused.waits_s
+        assert 5 < refused.next_s <= 10
+
+    async def test_drained_for_a_time_it_gives_nothing_until_then(self, session: Session) -> None:
+        await limit(session, "10/s", 100)
+        for _ in range(2):  # a second time it is not twice as long
+            await drain_rate_limit(session, "gh", seconds(600))
+        refused = await take(session)
+        assert not refused.waits_s
+        assert 590 < refused.next_s <= 600.1
+        (listed,) = await list_rate_limits(session)
+        assert 590 < listed.wait_s <= 600.1
+
+    async def test_what_was_promised_stays_so(self, session: Session) -> None:
+        await limit(session, "1/s")
+        await take(session, callers=31)
+        await drain_rate_limit(session, "gh", seconds(10))
+        assert 25 < (await take(session, patience_s=0)).next_s <= 31
+
+    async def test_a_changed_limit_keeps_its_tokens(self, session: Session) -> None:
+        await limit(session, "1/h", 100)
+        await take(session, callers=40)
+        await limit(session, "1/h", 80)
+        assert (await take(session, callers=100, patience_s=0)).waits_s == [0] * 60
+        await limit(session, "1/h", 200)
+        assert not (await take(session, patience_s=0)).waits_s
+
+    async def test_a_changed_rate_keeps_the_time_for_which_tokens_were_promised(self, session: Session) -> None:
+        await limit(session, "100/s", 1)
+        await drain_rate_limit(session, "gh", seconds(600))
+        await limit(session, "1/m")
+        assert 640 < (await take(session)).next_s <= 660
+
+
+async def test_four_processes_together_keep_the_rate(
+    client: App, session: Session, database_url: str, tmp_path: Path
+) -> None:  # F14
+    """By the database's clock, however late somebody wakes up: each token is taken for a moment, and used after it."""
+    rate, total = 50, 600
+    await limit(session, f"{rate}/s", 1)
+    # What each update takes, and for when.
+    await session.connection.execute(
+        """CREATE TABLE promises (due timestamptz);
+        CREATE FUNCTION promise() RETURNS trigger LANGUAGE plpgsql AS $$
+        DECLARE
+            had float8 := least(old.burst, old.tokens
+                                + extract(epoch FROM new.refilled_at - old.refilled_at)::float8 / old.token_s);
+        BEGIN
+            INSERT INTO promises
+            SELECT new.refilled_at + greatest(0, n - had) * old.token_s * interval '1 second'
+            FROM generate_series(1, round(had - new.tokens)::int) AS n;
+            RETURN new;
+        END $$;
+        CREATE TRIGGER promise BEFORE UPDATE ON awa.rate_limits FOR EACH ROW EXECUTE FUNCTION promise()"""
+    )
+    await client.enqueue_many([client.new("limited", {"name": "gh"}) for _ in range(total)])
+    with processes(tmp_path, database_url, {**FAST, "AWA_HEARTBEAT_STALENESS": "30s"}) as started:
+        for _ in range(4):
+            started.worker("--concurrency", "50")
+
+        async def all_are_done() -> bool:
+            return await count(session.connection, "SELECT count(*) FROM awa.completed") == total
+
+        await eventually(all_are_done, 90)
+    workers = await count(session.connection, "SELECT count(DISTINCT worker_id) FROM awa.completed")
+    assert workers == 4
+    promised = [row["due"] for row in await session.connection.fetch("SELECT due FROM promises ORDER BY due")]
+    used = await session.connection.fetch("SELECT finalized_at AS at FROM awa.completed ORDER BY finalized_at")
+    assert len(promised) == len(used) == total
+    # The n-th use never comes before the n-th token.
+    assert all(use["at"] >= due for use, due in zip(used, promised, strict=True))
+    # While there was always somebody who wanted one, neither more nor fewer were taken than come in that time.
+    steady = [due for due in promised if seconds(2) <= due - promised[0] < seconds(10)]
+    assert len(steady) == pytest.approx(8 * rate, abs=0.02 * 8 * rate + 1)
