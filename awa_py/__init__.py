@@ -25,11 +25,13 @@ from awa_py.errors import (
     UnknownKind,
     UnknownQueue,
     UnknownSchedule,
+    UnknownWorker,
 )
 from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
 from awa_py.outcome import Cancel, Fail, Retry, Snooze
+from awa_py.worker.name import WorkerName
 
 __all__ = [
     "App",
@@ -67,4 +69,6 @@ __all__ = [
     "UnknownKind",
     "UnknownQueue",
     "UnknownSchedule",
+    "UnknownWorker",
+    "WorkerName",
 ]

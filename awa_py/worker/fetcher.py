@@ -24,6 +24,7 @@ from awa_py.worker.executor import Executor
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
+from awa_py.worker.orders import Orders
 
 logger = logging.getLogger("awa.worker")
 
@@ -76,7 +77,13 @@ class Fetcher:
         self._bell = bell
         self._listening = listening
         self._looks_s: list[float] = []
+        self._orders = Orders()
         self._tally = Tally(logger)
+
+    def obey(self, orders: Orders) -> None:
+        """Claims as it is told from now on; what runs goes on."""
+        self._orders = orders
+        self.all_may_be_ready()
 
     def queue_is_ready(self, queue: str) -> None:
         """Something can be claimed there."""
@@ -167,7 +174,7 @@ class Fetcher:
 
     async def _claim_everywhere(self) -> int:
         """One claim for each queue that may have work and has a free slot. How many jobs that gave."""
-        if not self._heart.healthy:
+        if not self._heart.healthy or self._orders.quiet:
             return 0
         session = Session(await self._link.connection(), self._schema)
         if self._unsure:
