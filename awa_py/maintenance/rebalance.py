@@ -23,14 +23,10 @@ def split(total: int, capacities: Sequence[int]) -> list[int]:
     """Equal parts of the total, the remainder to the first; what one has no room for goes to the others."""
     parts = [0] * len(capacities)
     left = total
-    while hungry := [n for n, capacity in enumerate(capacities) if parts[n] < capacity]:
-        each, more = divmod(left, len(hungry))
-        for rank, n in enumerate(hungry):
-            part = min(capacities[n] - parts[n], each + (rank < more))
-            parts[n] += part
-            left -= part
-        if not left:
-            break
+    while hungry := [n for n, capacity in enumerate(capacities) if parts[n] < capacity][:left]:
+        for n in hungry:
+            parts[n] += 1
+        left -= len(hungry)
     return parts
 
 
