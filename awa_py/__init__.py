@@ -27,11 +27,13 @@ from awa_py.errors import (
     UnknownQueue,
     UnknownRateLimit,
     UnknownSchedule,
+    UnknownWorker,
 )
 from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
 from awa_py.outcome import Cancel, Fail, RateLimited, Retry, Snooze
+from awa_py.worker.name import WorkerName
 
 __all__ = [
     "App",
@@ -72,4 +74,6 @@ __all__ = [
     "UnknownQueue",
     "UnknownRateLimit",
     "UnknownSchedule",
+    "UnknownWorker",
+    "WorkerName",
 ]

@@ -18,6 +18,7 @@ from awa_py.maintenance.candidate import Candidate
 from awa_py.metrics import Metrics
 from awa_py.options import Options
 from awa_py.registry import Batching, CronDefinition, Handler, Registry, check_schedule
+from awa_py.worker.name import WorkerName
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 
 P = ParamSpec("P")
@@ -206,9 +207,10 @@ class App(Client):
         concurrency: int = DEFAULT_CONCURRENCY,
         maintenance: bool = True,
         until_idle: bool = False,
+        name: WorkerName | None = None,
     ) -> None:
         """Runs a worker inside this process until it is cancelled, or, with `until_idle`, until nothing is due."""
-        worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance)
+        worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance, name=name)
         async with self:  # handlers may enqueue
             await worker.run(until_idle=until_idle)
 
@@ -219,8 +221,12 @@ class App(Client):
         concurrency: int = DEFAULT_CONCURRENCY,
         maintenance: bool = True,
         metrics: Metrics | None = None,
+        name: WorkerName | None = None,
     ) -> Worker:
-        """A worker that is not running yet. With `maintenance`, it is a candidate for leadership too."""
+        """A worker that is not running yet. With `maintenance`, it is a candidate for leadership too.
+
+        `name` is how people call it; None: as AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID say.
+        """
         self._find_database()
         metrics = metrics or Metrics()
         worker_id = uuid4()
@@ -232,6 +238,7 @@ class App(Client):
             concurrency=concurrency,
             metrics=metrics,
             worker_id=worker_id,
+            name=name,
             companions=[self.candidate(process_id=worker_id, metrics=metrics)] if maintenance else [],
         )
 

@@ -49,6 +49,9 @@ class Settings:
     unserved_interval: timedelta = _setting(
         _seconds(30), "how often the leader looks for due jobs whose kind no live worker knows"
     )
+    rebalance_interval: timedelta = _setting(
+        _seconds(2), "how often the leader splits queues with max_workers over the live workers"
+    )
     leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader proves that its session is alive")
     leader_timeout: timedelta = _setting(
         _seconds(10), "how long the leader's session may be silent before PostgreSQL ends it"

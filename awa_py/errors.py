@@ -11,6 +11,7 @@ AwaError
 ├── UnknownSchedule         no cron schedule of that name
 ├── UnknownQueue            no queue of that name: neither settings nor jobs
 ├── UnknownRateLimit        no rate limit of that name: set it first
+├── UnknownWorker           no worker of that name, or more than one
 ├── JobNotFound             no job has that id (any more)
 ├── JobFailed               the awaited job ended without a result
 │   └── JobCancelled        … because somebody cancelled it
@@ -68,6 +69,10 @@ class UnknownQueue(AwaError, LookupError):
 
 class UnknownRateLimit(AwaError, LookupError):
     """No rate limit of that name exists."""
+
+
+class UnknownWorker(AwaError, LookupError):
+    """No worker of the registry has that name, or more than one."""
 
 
 class JobNotFound(AwaError, LookupError):

@@ -20,12 +20,14 @@ PING_TIMEOUT_S = 10.0
 
 
 class Topic(StrEnum):
-    """What a notification is about: the word before its colon. The last three go to leader and candidates."""
+    """What a notification is about: the word before its colon. The last three go to leader and candidates, and so do
+    changes of queues."""
 
     READY = "ready"  # ready:QUEUE       something can be claimed
     CANCEL = "cancel"  # cancel:ID:LEASE   somebody wants a running job to stop
     LOST = "lost"  # lost:ID:LEASE     a running job was taken from its worker
-    QUEUES = "queues"  # queues:NAME       an operator changed a queue
+    QUEUES = "queues"  # queues:NAME       an operator changed a queue, or the leader its parts
+    WORKERS = "workers"  # workers:ID        an operator told a worker something
     DUE = "due"  # due:              a job will be due within seconds
     CRON = "cron"  # cron:NAME         a schedule was added or changed
     RESIGNED = "resigned"  # resigned:         the leader's place is free

@@ -1,4 +1,4 @@
-"""awa workers, awa leader, awa stats"""
+"""awa leader, awa stats"""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ from awa_py.store.session import Session
 from awa_py.wording import count
 
 from .environment import Environment
-from .output import Row, ago, console, group, print_fields, print_json, print_table, say, show, stamp, state_text, table
+from .output import Row, ago, console, group, print_fields, print_json, say, show, stamp, state_text, table
 from .parsing import JsonOption
 from .queue import rows as queue_rows
 
@@ -49,17 +49,6 @@ class Overview:
             workers=await queues.list_workers(session, staleness=staleness),
             leader=await election.get_leader(session),
         )
-
-
-async def workers(env: Environment, as_json: JsonOption = False) -> None:
-    """List the workers, and what they do."""
-    async with env.session() as session:
-        found = await queues.list_workers(session, staleness=env.settings.heartbeat_staleness)
-        now = await session.now()
-    if as_json:
-        print_json(found)
-    else:
-        print_table([_worker_row(worker, now) for worker in found], empty="no workers")
 
 
 async def leader(env: Environment, as_json: JsonOption = False) -> None:
@@ -143,16 +132,3 @@ def _picture(overview: Overview, width: int) -> RenderableType:
     if overview.queues:
         parts.append(table(queue_rows(overview.queues, overview.now), width))
     return group(*parts, Text("\n".join(lines)))
-
-
-def _worker_row(worker: WorkerRow, now: datetime) -> Row:
-    return {
-        "worker": Text(str(worker.id)[:8]),
-        "host": f"{worker.hostname}:{worker.pid}",
-        "queues": ", ".join(worker.queues),
-        "kinds": len(worker.kinds),
-        "busy": Text(f"{worker.running}/{worker.concurrency}"),
-        "started": Text(ago(worker.started_at, now)),
-        "heartbeat": Text(ago(worker.heartbeat_at, now)),
-        "status": Text("alive", style="green") if worker.alive else Text("silent", style="red"),
-    }

@@ -233,22 +233,52 @@ def command(
     argument; its help ends with the example."""
 
     def decorate(function: F) -> F:
-        @wraps(function)
-        def run(ctx: typer.Context, **values: Any) -> None:
-            found = {name: values.pop(name) for name in COMMON}
-            given = {**inherited(ctx), **given_options(ctx, found)}
-            found |= given
-            logs.configure(found["log_format"] or LogFormat.AUTO, found["log_level"] or log_level)
-            with explained(), Environment(given, found) as environment:
-                result = function(environment, **values)
-                if inspect.iscoroutine(result):
-                    environment.run(result)
-
-        _add_options(run, function)
-        group.command(name, epilog=f"Example: [bold]{escape(example)}[/bold]", rich_help_panel=panel)(run)
+        run = _runner(function, log_level)
+        group.command(name, epilog=_epilog(example), rich_help_panel=panel)(run)
         return function
 
     return decorate
+
+
+def default_command(group: typer.Typer, example: str) -> Callable[[F], F]:
+    """Makes a function what a group of commands does where none of them is named."""
+
+    def decorate(function: F) -> F:
+        run = _runner(function, LogLevel.WARNING)
+
+        @wraps(run)
+        def run_or_pass_on(ctx: typer.Context, **values: Any) -> None:
+            if ctx.invoked_subcommand is None:
+                run(ctx, **values)
+            else:  # what stood before the command's name goes with it
+                ctx.find_root().obj = inherited(ctx) | given_options(ctx, {name: values[name] for name in COMMON})
+
+        group.callback(invoke_without_command=True, epilog=_epilog(example))(run_or_pass_on)
+        return function
+
+    return decorate
+
+
+def _runner(function: Callable[..., Any], log_level: LogLevel) -> Callable[..., None]:
+    """The function as typer calls it: with the common options, of which it gets the Environment that they make."""
+
+    @wraps(function)
+    def run(ctx: typer.Context, **values: Any) -> None:
+        found = {name: values.pop(name) for name in COMMON}
+        given = {**inherited(ctx), **given_options(ctx, found)}
+        found |= given
+        logs.configure(found["log_format"] or LogFormat.AUTO, found["log_level"] or log_level)
+        with explained(), Environment(given, found) as environment:
+            result = function(environment, **values)
+            if inspect.iscoroutine(result):
+                environment.run(result)
+
+    _add_options(run, function)
+    return run
+
+
+def _epilog(example: str) -> str:
+    return f"Example: [bold]{escape(example)}[/bold]"
 
 
 def front(function: Callable[..., None]) -> Callable[..., None]:

@@ -9,7 +9,21 @@ import typer
 
 from awa_py.systemd.reload import Again
 
-from . import cluster, cron, enqueue, health, job, maintenance, migrate, monitoring, queue, rate, systemd, worker
+from . import (
+    cluster,
+    cron,
+    enqueue,
+    health,
+    job,
+    maintenance,
+    migrate,
+    monitoring,
+    queue,
+    rate,
+    systemd,
+    worker,
+    workers,
+)
 from .bench import command as bench
 from .demo.command import demo
 from .doctor import doctor
@@ -57,7 +71,7 @@ app.add_typer(job.app, name="job", rich_help_panel=LOOK)
 app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
 app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 app.add_typer(rate.app, name="rate", rich_help_panel=LOOK)
-command(app, "awa workers", panel=LOOK)(cluster.workers)
+app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
 command(app, "awa leader --json", panel=LOOK)(cluster.leader)
 command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
 command(app, "awa doctor", panel=LOOK)(doctor)

@@ -12,12 +12,14 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
+from awa_py.errors import ConfigError
 from awa_py.loops import cancel, wait_for_any
 from awa_py.metrics import Metrics
 from awa_py.systemd.attendant import Attendant
 from awa_py.systemd.notifier import FIRST_TICK_S, Notifier
 from awa_py.systemd.reload import Reload
 from awa_py.systemd.summary import Summary
+from awa_py.worker.name import WorkerName
 from awa_py.worker.reports import Reporter
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
@@ -27,6 +29,7 @@ from .parsing import AppArgument, CheckOption, parse_duration, parse_queue
 from .serving import LOOPBACK, MetricsHost, MetricsPort, serving, serving_all
 
 QUEUES_VARIABLE = "AWA_QUEUES"
+LABEL = "Label: PREFIX-worker-VERSION-ID"
 
 
 def worker(
@@ -40,6 +43,20 @@ def worker(
             metavar="NAME[=LIMIT]",
             help=rf"A queue, and how many of its jobs may run at once; may be repeated. \[env var: {QUEUES_VARIABLE}]",
         ),
+    ] = None,
+    worker_prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", envvar="AWA_WORKER_PREFIX", help="Its label begins with it.", rich_help_panel=LABEL
+        ),
+    ] = None,
+    worker_version: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", envvar="AWA_WORKER_VERSION", help="Your app's version.", rich_help_panel=LABEL),
+    ] = None,
+    worker_id: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", envvar="AWA_WORKER_ID", help="Instead of four hex digits.", rich_help_panel=LABEL),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -90,6 +107,7 @@ def worker(
     limits = _limits(queue or os.environ.get(QUEUES_VARIABLE, "").split(","))
     slots = concurrency or max(DEFAULT_CONCURRENCY, *(limit or 0 for limit in limits.values()))
     queues = {name: limit or slots for name, limit in limits.items()}
+    name = _name(worker_prefix, worker_version, worker_id)
     index = os.environ.pop(INDEX_VARIABLE, None)  # not for the processes that jobs start
     if check:
         env.check(spec)
@@ -113,6 +131,7 @@ def worker(
         app,
         queues,
         slots,
+        name if index is None else name.numbered(int(index) + 1),
         maintenance,
         burst,
         metrics_host,
@@ -131,6 +150,7 @@ async def _work(
     app: App,
     queues: dict[str, int],
     concurrency: int,
+    name: WorkerName,
     maintenance: bool,
     burst: bool,
     host: str,
@@ -141,7 +161,7 @@ async def _work(
     """Works until told to stop. How many handlers were left behind in their threads."""
     metrics = Metrics(watching=port is not None)
     await env.connect(app)
-    worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics)
+    worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics, name=name)
     figures = Summary(metrics.figures, f"queues {', '.join(queues)}")
     attendant = Attendant(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
     watch_supervisor()
@@ -176,6 +196,13 @@ def _leave() -> None:
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)
+
+
+def _name(prefix: str | None, version: str | None, own_id: str | None) -> WorkerName:
+    try:
+        return WorkerName(prefix=prefix, version=version, id=own_id)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _limits(specs: Sequence[str]) -> dict[str, int | None]:

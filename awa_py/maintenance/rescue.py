@@ -10,11 +10,13 @@ from awa_py.metrics import Metrics, Reason
 from awa_py.store import maintain
 from awa_py.store.maintain import Rescued
 from awa_py.store.session import Session
-from awa_py.wording import ordinal
+from awa_py.wording import count, ordinal
 
 logger = logging.getLogger("awa.rescue")
 
 BATCH = 500
+GONE = timedelta(seconds=10)  # how long a worker whose session has ended may take to come back
+GONE_LOOK_S = 2.0
 
 
 async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> Batch:
@@ -22,6 +24,16 @@ async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metri
     rescued = await maintain.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
     _report(rescued, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
     return Batch(len(rescued), again=len(rescued) == BATCH)
+
+
+async def rescue_gone(session: Session, *, metrics: Metrics) -> Batch:
+    """running → retryable or failed, where the worker is gone; sooner than its jobs would be stale."""
+    lost = await maintain.rescue_lost_jobs(session, silence=GONE, limit=BATCH)
+    _report(lost.jobs, "its worker is gone", Reason.LOST, metrics)
+    if lost.workers:
+        logger.info("%s gone: taken out of the registry", count(lost.workers, "worker"))
+    next_s = GONE.total_seconds() if lost.next_s is None else max(GONE_LOOK_S, lost.next_s)
+    return Batch(len(lost.jobs) + lost.workers, again=len(lost.jobs) == BATCH, pause_s=next_s)
 
 
 async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:

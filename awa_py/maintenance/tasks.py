@@ -7,7 +7,8 @@ from awa_py.config import Settings
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.promote import Promotion
-from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
+from awa_py.maintenance.rebalance import Rebalance
+from awa_py.maintenance.rescue import GONE, rescue_gone, rescue_overdue, rescue_stale
 from awa_py.maintenance.task import Batch, Task
 from awa_py.maintenance.unserved import Unserved
 from awa_py.metrics import Metrics
@@ -32,6 +33,7 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
             interval=settings.heartbeat_rescue_interval,
             run=partial(rescue_stale, staleness=settings.heartbeat_staleness, metrics=metrics),
         ),
+        Task(name="gone", interval=GONE, run=partial(rescue_gone, metrics=metrics)),
         Task(
             name="deadlines",
             interval=settings.deadline_rescue_interval,
@@ -41,6 +43,12 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wakes=frozenset({Topic.CRON})),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
+        Task(
+            name="rebalance",
+            interval=settings.rebalance_interval,
+            run=Rebalance().run,
+            wakes=frozenset({Topic.QUEUES}),
+        ),
     ]
 
 

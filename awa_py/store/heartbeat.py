@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
+from awa_py.db import Record
 from awa_py.store.session import Session
+
+LIVE = timedelta(seconds=8)  # how long a worker may be silent and have its share of a queue: four beats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +22,24 @@ class WorkerInfo:
     queues: tuple[str, ...]
     kinds: tuple[str, ...]
     concurrency: int
+    label: str | None = None
+    limits: tuple[int, ...] = ()  # how many jobs of each queue; none: as many as it runs at all
 
 
-async def beat_worker(session: Session, worker: WorkerInfo, *, listening: bool = False) -> timedelta | None:
-    """Enters the worker in the registry, or says that it is still there. The shortest staleness of its queues."""
-    shortest: timedelta | None = await session.fetchval(
+async def beat_worker(
+    session: Session,
+    worker: WorkerInfo,
+    *,
+    listening: bool = False,
+    locked_on: datetime | None = None,
+    quiet: bool = False,
+    stopping: bool = False,
+) -> list[Record]:
+    """Enters the worker in the registry, or says that it is still there. What it has to know, a row a queue.
+
+    `locked_on` is what `hold_place` answered. `quiet` counts where it is entered (again); the registry knows better.
+    """
+    return await session.fetch(
         "beat_worker",
         worker.id,
         worker.hostname,
@@ -33,8 +49,20 @@ async def beat_worker(session: Session, worker: WorkerInfo, *, listening: bool =
         worker.kinds,
         worker.concurrency,
         listening,
+        worker.label,
+        worker.limits,
+        locked_on,
+        quiet,
+        stopping,
+        LIVE,
     )
-    return shortest
+
+
+async def hold_place(session: Session, worker_id: UUID) -> datetime | None:
+    """Takes the worker's lock for this session: its end will be seen. When the server began that keeps it; None: nobody
+    keeps it, since another session has it, or a pooler stands in between."""
+    began: datetime | None = await session.fetchval("hold_place", worker_id, session.connection.get_server_pid())
+    return began
 
 
 async def listen_for_jobs(session: Session, worker_id: UUID, queues: Sequence[str]) -> None:

@@ -28,6 +28,15 @@ class Rescued:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """Jobs that were taken from workers that are gone."""
+
+    jobs: list[Rescued]
+    workers: int  # so many had none left, and were taken out of the registry
+    next_s: float | None  # until another worker will have been silent for long enough; None: there is none
+
+
+@dataclass(frozen=True, slots=True)
 class Unserved:
     """Due jobs of a kind that no live worker of the queue knows."""
 
@@ -61,6 +70,13 @@ async def promote_jobs_since(session: Session, since: datetime | None, *, limit:
 async def rescue_stale_jobs(session: Session, *, staleness: timedelta, limit: int) -> list[Rescued]:
     """running → retryable or failed, where the heartbeat is stale."""
     return _rescued(await session.fetch("rescue_stale_jobs", staleness, limit))
+
+
+async def rescue_lost_jobs(session: Session, *, silence: timedelta, limit: int) -> Lost:
+    """running → retryable or failed, where the worker has been silent for so long and its session has ended."""
+    rows = await session.fetch("rescue_lost_jobs", silence, limit)
+    (summary,) = (row for row in rows if row["id"] is None)
+    return Lost(_rescued([row for row in rows if row["id"] is not None]), summary["removed"], summary["next_s"])
 
 
 async def rescue_overdue_jobs(session: Session, *, limit: int) -> list[Rescued]:

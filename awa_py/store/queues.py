@@ -36,17 +36,28 @@ class WorkerRow:
     """A worker of the registry."""
 
     id: UUID
+    label: str | None
     hostname: str
     pid: int
     version: str
     queues: list[str]
+    limits: list[int]
     kinds: list[str]
     concurrency: int
+    quiet: bool
+    stopping: bool
     started_at: datetime
     heartbeat_at: datetime
     silent_s: float
     alive: bool
+    locked_on: datetime | None
     running: int
+    slots: dict[str, dict[str, int]]  # its part of each queue that has max_workers, and the whole
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return self.label or str(self.id)
 
 
 async def ensure_queues(session: Session, names: Sequence[str]) -> None:
@@ -78,4 +89,12 @@ async def list_queues(session: Session, name: str | None = None, *, staleness: t
 
 
 async def list_workers(session: Session, *, staleness: timedelta) -> list[WorkerRow]:
-    return [WorkerRow(**dict(row)) for row in await session.fetch("list_workers", staleness)]
+    rows = await session.fetch("list_workers", staleness)
+    return [WorkerRow(**{**dict(row), "slots": json.loads(row["slots"])}) for row in rows]
+
+
+async def command_workers(
+    session: Session, ids: Sequence[UUID], *, quiet: bool | None = None, stop: bool = False
+) -> set[UUID]:
+    """Tells workers to be quiet or to go on (None: as they were), or to stop. Those that are still in the registry."""
+    return {row[0] for row in await session.fetch("command_workers", ids, quiet, stop)}

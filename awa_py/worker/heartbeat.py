@@ -1,16 +1,21 @@
 """The heartbeat: a thread of its own with its own connection, so that a handler that blocks the event loop does not
-look dead."""
+look dead.
+
+Every two seconds it says in the registry that the worker is there, and hears what the worker has to do. Leases are
+renewed every interval, which is longer.
+"""
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
 import asyncpg
 
 from awa_py.config import Settings
-from awa_py.db import LOST, STEADY_PLANS, Database, Link, describe
+from awa_py.db import LOST, STEADY_PLANS, Database, Link, OwnConnection, Record, describe
 from awa_py.logs import Tally
 from awa_py.loops import LoopThread, wait_for_any
 from awa_py.metrics import Metrics
@@ -20,15 +25,19 @@ from awa_py.store.session import Session
 from awa_py.worker.bell import Bell
 from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
+from awa_py.worker.orders import Orders, orders_of
 
 logger = logging.getLogger("awa.heartbeat")
 
-CANCEL_POLL_S = 1.0
+LOOK_S = 2.0
+DEAF_LOOK_S = 1.0  # where notifications cannot be heard
 FAILED_BEAT_PAUSE_S = 1.0
+LONGEST_KEEPALIVE_S = 32_767  # what Linux allows
 
 
 class Heart:
-    """Renews the leases of all jobs in flight, and learns which are lost and which are to be cancelled.
+    """Keeps the worker's place in the registry, and learns its orders from there. Renews the leases of all jobs in
+    flight, and learns which are lost and which are to be cancelled.
 
     A worker that cannot beat stops claiming, and stops its handlers before their leases run out.
     """
@@ -43,19 +52,29 @@ class Heart:
         *,
         bell: Bell,
         listening: Callable[[], bool],
+        stopping: Callable[[], bool],
         tell: Callable[[Flight, Stop], None],
+        orders: Orders,
+        obey: Callable[[Orders], None],
     ) -> None:
+        """`orders` are those that the worker has; it is told to `obey`, in this thread, when others come."""
         self._database = database
         self._worker = worker
         self._flights = flights
         self._metrics = metrics
         self._bell = bell
         self._listening = listening
+        self._stopping = stopping
         self._tell = tell
+        self._orders = orders
+        self._obey = obey
+        self._session_of_lock: OwnConnection | None = None
+        self._locked_on: datetime | None = None
         self._tally = Tally(logger)
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
         self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
         self._last_beat = time.monotonic()
+        self._last_renewal = -math.inf
         self._thread = LoopThread("awa-heartbeat", self._main)
         self._wake: asyncio.Event | None = None
 
@@ -70,7 +89,7 @@ class Heart:
         return self._thread.turns(within_s)
 
     def beat_now(self) -> None:
-        """Beats at once: what a queue's row says about staleness may have changed."""
+        """Beats at once: what the worker has to know may have changed."""
         if self._wake is not None:
             self._thread.call(self._wake.set)
 
@@ -86,7 +105,10 @@ class Heart:
 
     async def _main(self) -> None:
         self._wake = asyncio.Event()
-        link = Link(self._database, "heartbeat", self._metrics, STEADY_PLANS)
+        # Whoever is cut off keeps its lock for as long as its handlers may run: by then, its leases have run out.
+        idle_s = min(math.ceil(self._own_staleness_s), LONGEST_KEEPALIVE_S)
+        patience = {"tcp_keepalives_idle": str(idle_s), "tcp_user_timeout": "0"}
+        link = Link(self._database, "heartbeat", self._metrics, {**STEADY_PLANS, **patience})
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._beat_for_ever(link, self._wake))
@@ -95,47 +117,73 @@ class Heart:
             await link.close()
 
     async def _beat_for_ever(self, link: Link, wake: asyncio.Event) -> None:
-        next_beat = 0.0
         while True:
             try:
-                session = Session(await link.connection(), self._database.schema)
-                if wake.is_set() or time.monotonic() >= next_beat:
-                    wake.clear()
-                    await self._beat(session)
-                    next_beat = time.monotonic() + self._interval_s
-                else:
-                    await self._look_for_cancels(session)
+                connection = await link.connection()
+                wake.clear()
+                await self._beat(connection)
             except (*LOST, asyncpg.PostgresError) as error:
                 self._tally.log(logging.WARNING, "beat", "a heartbeat failed: %s", describe(error))
                 link.drop()
                 await asyncio.sleep(FAILED_BEAT_PAUSE_S)
                 continue
-            patience_s = next_beat - time.monotonic()
-            await wait_for_any(wake, max(0.0, patience_s if self._listening() else min(patience_s, CANCEL_POLL_S)))
+            due_s = self._last_renewal + self._interval_s - time.monotonic()
+            look_s = LOOK_S if self._listening() else DEAF_LOOK_S
+            await wait_for_any(wake, max(0.0, min(look_s, due_s)))
 
-    async def _beat(self, session: Session) -> None:
+    async def _beat(self, connection: OwnConnection) -> None:
+        """Says that the worker is there, does what is due, and hands its orders on."""
+        session = Session(connection, self._database.schema)
         began = time.monotonic()
-        interval_s, staleness_s = self._pace(await store.beat_worker(session, self._worker, listening=self._bell.hung))
-        fresh_s = min(interval_s, staleness_s - interval_s) / 2
+        await self._hold_place(connection, session)
+        rows = await store.beat_worker(
+            session,
+            self._worker,
+            listening=self._bell.hung,
+            locked_on=self._locked_on,
+            quiet=self._orders.quiet,
+            stopping=self._stopping(),
+        )
+        interval_s, staleness_s = self._pace(rows)
+        if began >= self._last_renewal + interval_s or staleness_s < self._staleness_s:
+            await self._renew(session, began, fresh_s=min(interval_s, staleness_s - interval_s) / 2)
+            self._last_renewal = began
+        elif not self._listening():
+            await self._look_for_cancels(session)
+        # Only now: by a shorter staleness, a lease that was not renewed yet would seem to have run out.
+        self._interval_s, self._staleness_s = interval_s, staleness_s
+        self._last_beat = began
+        orders = orders_of(rows, self._orders)
+        if orders != self._orders:
+            self._orders = orders
+            self._obey(orders)
+
+    async def _hold_place(self, connection: OwnConnection, session: Session) -> None:
+        """Takes the worker's lock, before the first beat of each session, so that its end is seen."""
+        if connection is not self._session_of_lock or self._locked_on is None:
+            self._locked_on = await store.hold_place(session, self._worker.id)
+            self._session_of_lock = connection
+
+    async def _renew(self, session: Session, began: float, *, fresh_s: float) -> None:
+        """Renews the leases that are not fresh."""
         old = sorted(
             (flight for flight in self._flights if began - flight.renewed_at > fresh_s),
             key=lambda flight: flight.id,
         )
-        if old:
-            ours = await store.beat_jobs(session, [flight.id for flight in old], [flight.lease for flight in old])
-            for flight in old:
-                if flight.id not in ours:
-                    self._tell(flight, Stop.LOST)
-                    continue
-                flight.renewed_at = began
-                if ours[flight.id]:
-                    self._tell(flight, Stop.CANCELLED)
-        # Only now: by a shorter staleness, a lease that was not renewed yet would seem to have run out.
-        self._interval_s, self._staleness_s = interval_s, staleness_s
-        self._last_beat = began
+        if not old:
+            return
+        ours = await store.beat_jobs(session, [flight.id for flight in old], [flight.lease for flight in old])
+        for flight in old:
+            if flight.id not in ours:
+                self._tell(flight, Stop.LOST)
+                continue
+            flight.renewed_at = began
+            if ours[flight.id]:
+                self._tell(flight, Stop.CANCELLED)
 
-    def _pace(self, shortest: timedelta | None) -> tuple[float, float]:
+    def _pace(self, rows: Iterable[Record]) -> tuple[float, float]:
         """The interval and the staleness, as the shortest staleness of the worker's queues asks for."""
+        shortest: timedelta | None = min((row["staleness"] for row in rows if row["staleness"]), default=None)
         if shortest is None or shortest.total_seconds() >= self._own_staleness_s:
             return self._own_interval_s, self._own_staleness_s
         staleness_s = shortest.total_seconds()

@@ -1,7 +1,9 @@
 """What the database tells a worker about its queues, and about itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from awa_py.db import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +23,16 @@ class Orders:
     queues: Mapping[str, QueueOrders] = field(default_factory=dict)
     quiet: bool = False  # claims nothing more, and lets what runs finish
     stop: bool = False
+
+
+def orders_of(rows: Iterable[Record], before: Orders) -> Orders:
+    """What `beat_worker` answered. A queue that has lost its row is treated as before."""
+    queues = dict(before.queues)
+    quiet, stop = before.quiet, before.stop
+    for row in rows:
+        quiet, stop = row["quiet"], row["stopping"]
+        if row["is_known"]:
+            queues[row["queue"]] = QueueOrders(
+                slots=row["slots"], limited=row["limited"], keyed=row["keyed"], rate=row["rate"]
+            )
+    return Orders(queues=queues, quiet=quiet, stop=stop)

@@ -13,6 +13,7 @@ from awa_py.store import heartbeat as registry_store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
+from awa_py.worker.orders import Orders, orders_of
 
 logger = logging.getLogger("awa.worker")
 
@@ -24,6 +25,7 @@ class Registration:
         self._database = database
         self._info = info
         self._link = Link(database, "registry", metrics, strict=True)
+        self.orders = Orders()  # the first ones, once it has entered
 
     @property
     def trouble(self) -> str:
@@ -43,8 +45,8 @@ class Registration:
                 with permitted(self._database.schema):
                     await migrate.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
-                    await registry_store.beat_worker(session, self._info)
                     await ensure_queues(session, self._info.queues)
+                    self.orders = orders_of(await registry_store.beat_worker(session, self._info), self.orders)
             except LOST as error:
                 logger.warning("the database went away at the start, trying again: %s", describe(error))
                 self._link.drop()

@@ -34,6 +34,7 @@ from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.judge import Judge
+from awa_py.worker.name import WorkerName
 from awa_py.worker.orders import Orders
 from awa_py.worker.registration import Registration
 from awa_py.worker.traced import executor_type
@@ -72,8 +73,10 @@ class Worker:
         concurrency: int = DEFAULT_CONCURRENCY,
         metrics: Metrics | None = None,
         worker_id: UUID | None = None,
+        name: WorkerName | None = None,
         companions: Sequence[Companion] = (),
     ) -> None:
+        """`name` is how people call it; None: as the environment says."""
         _check(queues, concurrency)
         self._database = database
         self._registry = registry
@@ -81,27 +84,35 @@ class Worker:
         self._queues = dict(queues)
         self._companions = companions
         self.metrics = metrics or Metrics()
+        worker_id = worker_id or uuid4()
         self.info = WorkerInfo(
-            id=worker_id or uuid4(),
+            id=worker_id,
             hostname=socket.gethostname(),
             pid=os.getpid(),
             version=version("awa"),
             queues=tuple(queues),
             kinds=registry.kinds,
             concurrency=concurrency,
+            label=(name or WorkerName.from_env()).label(worker_id),
+            limits=tuple(queues.values()),
         )
         self.ready = asyncio.Event()  # in the registry, and about to claim
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._quiet = False
         self._entry = Registration(database, self.metrics, self.info)
         self._heart: Heart | None = None
         self._listener: Listener | None = None
-        self._fetcher: Fetcher | None = None
         self.abandoned = 0  # handlers that were still at work in their threads when the worker ended
 
     @property
     def id(self) -> UUID:
         return self.info.id
+
+    @property
+    def label(self) -> str:
+        """How people call it."""
+        return self.info.label or str(self.id)
 
     @property
     def listening(self) -> bool:
@@ -135,18 +146,13 @@ class Worker:
         heart_turns = self._heart is None or self._heart.turns(within_s)
         return all([heart_turns, *(companion.turns(within_s) for companion in self._companions)])
 
-    def obey(self, orders: Orders) -> None:
-        """Does what the database says from now on. In the worker's event loop."""
-        if orders.stop:
-            self.stop()
-        if self._fetcher is not None:
-            self._fetcher.obey(orders)
-
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
         if self._stopping.is_set():
             self._hurried.set()
         self._stopping.set()
+        if self._heart is not None:
+            self._heart.beat_now()  # the registry says that it is stopping
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Works until `stop()`, or, with `until_idle`, until nothing is due."""
@@ -191,9 +197,12 @@ class Worker:
                 self.metrics,
                 bell=bell,
                 listening=lambda: self.listening,
+                stopping=self._stopping.is_set,
                 tell=_teller(),
+                orders=self._entry.orders,
+                obey=_in_this_loop(lambda orders: self._obey(orders, fetcher)),
             )
-            fetcher = self._fetcher = Fetcher(
+            fetcher = Fetcher(
                 claims,
                 self._database.schema,
                 flights,
@@ -209,6 +218,8 @@ class Worker:
                 listening=lambda: self.listening,
             )
 
+            fetcher.obey(self._entry.orders)
+
             def freed() -> None:
                 executor.go_on()
                 fetcher.slot_is_free()
@@ -216,7 +227,7 @@ class Worker:
             listener = self._listener = Listener(
                 self._database,
                 self.metrics,
-                heard=_hearer(fetcher, heart, flights),
+                heard=_hearer(self.info, fetcher, heart, flights),
                 listening=fetcher.all_may_be_ready,
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
@@ -235,6 +246,15 @@ class Worker:
                     await rates.close()
                     self.abandoned = flights.abandoned
                     self.metrics.worker.source = None
+
+    def _obey(self, orders: Orders, fetcher: Fetcher) -> None:
+        if orders.stop and not self._stopping.is_set():
+            logger.info("worker %s was told to stop", self.label)
+            self.stop()
+        if orders.quiet != self._quiet:
+            logger.info("worker %s %s", self.label, "is quiet: it claims nothing" if orders.quiet else "goes on")
+            self._quiet = orders.quiet
+        fetcher.obey(orders)
 
     def _gauges(self, flights: Flights, heart: Heart) -> Iterator[Value]:
         """What it is doing now. From any thread."""
@@ -255,7 +275,7 @@ class Worker:
                 return
             logger.info(
                 "worker %s serves %s with %d slots and %d kinds",
-                self.id,
+                self.label,
                 ", ".join(self._queues),
                 self.info.concurrency,
                 len(self.info.kinds),
@@ -265,7 +285,7 @@ class Worker:
                 yield True
             finally:
                 await self._entry.leave(UNWIND_S)
-                logger.info("worker %s has stopped", self.id)
+                logger.info("worker %s has stopped", self.label)
         finally:
             await self._entry.close()
 
@@ -348,13 +368,23 @@ def _teller() -> Callable[[Flight, Stop], None]:
     return tell
 
 
-def _hearer(fetcher: Fetcher, heart: Heart, flights: Flights) -> Callable[[str, str], None]:
+def _in_this_loop(function: Callable[[Orders], None]) -> Callable[[Orders], None]:
+    """Calls the function in the loop of the caller, from any thread."""
+    loop = asyncio.get_running_loop()
+
+    def call(orders: Orders) -> None:
+        loop.call_soon_threadsafe(function, orders)
+
+    return call
+
+
+def _hearer(info: WorkerInfo, fetcher: Fetcher, heart: Heart, flights: Flights) -> Callable[[str, str], None]:
     """What a worker does about each notification."""
 
     def heard(topic: str, subject: str) -> None:
         if topic == Topic.READY:
             fetcher.queue_is_ready(subject)
-        elif topic == Topic.QUEUES:
+        elif (topic == Topic.QUEUES and subject in info.queues) or (topic == Topic.WORKERS and subject == str(info.id)):
             heart.beat_now()
         elif topic in (Topic.CANCEL, Topic.LOST):
             job_id, _, lease = subject.partition(":")

@@ -14,7 +14,7 @@ from tests.wire import Wire, counted
 pytestmark = pytest.mark.integration
 
 WATCHED_S = 8.0
-STATEMENTS_A_SECOND = 2
+STATEMENTS_A_SECOND = 2.5
 EDGES = 2  # what comes every second or two may come once more in one stretch of time than in another
 CPU_SHARE = 0.01
 RESIDENT_MIB = 60

@@ -254,7 +254,7 @@ async def test_a_reader_sees_everything_and_changes_nothing(installed: Installat
         for change in (app.cancel(job.id), app.retry(job.id), app.delete(job.id), app.enqueue("work")):
             with pytest.raises(NotPermitted, match="to work or to change"):
                 await change
-        with pytest.raises(NotPermitted, match="permission denied for table workers"):
+        with pytest.raises(NotPermitted, match="permission denied for table queues"):
             await app.work(until_idle=True)
 
 

@@ -11,7 +11,6 @@ import awa_py as awa
 from awa_py import App
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from awa_py.worker.orders import Orders, QueueOrders
 from tests.support import count, eventually, insert, insert_queue, nothing_runs, seconds, working
 
 pytestmark = pytest.mark.integration
@@ -109,10 +108,9 @@ async def test_an_ordered_key_runs_in_order_also_where_one_fails_at_first(app: A
 async def test_a_job_with_a_key_does_not_wait_behind_a_flood_without(app: App, session: Session) -> None:
     crowd = Crowd(app)
     async with app, working(app, concurrency=10) as worker:
-        await insert(session, "ready", 3_000)
+        await insert(session, "ready", 6_000)
         await eventually(lambda: crowd.order)
         (late,) = await insert_keyed(session, "k", 1, priority=1)
-        worker.obey(Orders(queues={"default": QueueOrders(keyed=True)}))
         await eventually(lambda: late in crowd.order)
         assert await count(session.connection, "SELECT count(*) FROM awa.ready") > 0
         worker.stop()

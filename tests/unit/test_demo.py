@@ -19,17 +19,23 @@ from awa_py.store.schedules import ScheduleRow
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WORKER = WorkerRow(
     id=uuid4(),
+    label=None,
     hostname="here",
     pid=7,
     version="1",
     queues=["mail"],
+    limits=[1],
     kinds=["send_receipt"],
     concurrency=1,
+    quiet=False,
+    stopping=False,
     started_at=NOW,
     heartbeat_at=NOW,
     silent_s=0.1,
     alive=True,
+    locked_on=None,
     running=1,
+    slots={},
 )
 JOB = Job(
     id=12,

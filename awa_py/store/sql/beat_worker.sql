@@ -1,16 +1,37 @@
--- Enters a worker in the registry, or says that it is still there. Answers the shortest staleness of its queues.
+-- Enters a worker in the registry, or says that it is still there; and answers what it has to know, a row a queue.
 -- A worker that was swept while it could not beat has lost what it entered in `listening`: it enters that again.
 -- $1 id · $2 hostname · $3 pid · $4 version · $5 queues · $6 kinds · $7 concurrency · $8 whether it wants to be woken
+-- $9 label · $10 the limit of each queue · $11 where its session holds its lock, NULL: nowhere
+-- $12 whether it is quiet: said where it is entered, and the registry's word from then on · $13 whether it is stopping
+-- $14 how long a worker may be silent and have a share
+--
+-- The slots of a queue that nobody may claim from are 0. Where the leader has not split a queue yet, a worker takes its
+-- part and no more: what it sees of the others, and itself.
 WITH beat AS (
-    INSERT INTO awa.workers (id, hostname, pid, version, queues, kinds, concurrency)
-    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    INSERT INTO awa.workers (id, hostname, pid, version, queues, kinds, concurrency, label, limits, locked_on, quiet,
+                             stopping)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $9, $10, $11, $12, $13)
     ON CONFLICT (id) DO UPDATE
-    SET heartbeat_at = now(), queues = excluded.queues, kinds = excluded.kinds, concurrency = excluded.concurrency
-    RETURNING id
+    SET heartbeat_at = now(), locked_on = excluded.locked_on, stopping = workers.stopping OR excluded.stopping
+    RETURNING id, quiet, stopping
 ),
 listening AS (
     INSERT INTO awa.listening (queue, worker_id)
     SELECT unnest($5::text[]), id FROM beat WHERE $8
     ON CONFLICT DO NOTHING
 )
-SELECT min(staleness) FROM awa.queues WHERE name = ANY ($5::text[])
+SELECT declared.name AS queue, q.name IS NOT NULL AS is_known, q.staleness,
+       CASE WHEN q.paused AND q.paused_until > now() IS NOT FALSE THEN 0
+            WHEN q.max_workers IS NOT NULL THEN coalesce(
+                (SELECT slots FROM awa.slots WHERE slots.queue = q.name AND slots.worker_id = $1),
+                ceil(q.max_workers::numeric
+                     / (1 + (SELECT count(*) FROM awa.workers w
+                             WHERE w.id <> $1 AND w.heartbeat_at > now() - $14::interval
+                               AND NOT w.quiet AND NOT w.stopping AND q.name = ANY (w.queues))))::int)
+       END AS slots,
+       q.max_workers IS NOT NULL OR q.rate_jobs IS NOT NULL AS limited,
+       EXISTS (SELECT FROM awa.ready
+               WHERE ready.queue = declared.name AND concurrency_key IS NOT NULL) AS keyed,
+       q.rate_jobs / extract(epoch FROM q.rate_period)::float8 AS rate,
+       beat.quiet, beat.stopping
+FROM beat CROSS JOIN unnest($5::text[]) AS declared(name) LEFT JOIN awa.queues q ON q.name = declared.name

@@ -1,4 +1,4 @@
--- Pauses a queue, for ever or until a time, or lets it go on; and tells the workers.
+-- Pauses a queue, for ever or until a time, or lets it go on; and tells the workers and the leader.
 -- $1 name · $2 paused · $3 for how long, NULL: until somebody resumes it
 WITH written AS (
     INSERT INTO awa.queues (name, paused, paused_until)
@@ -7,5 +7,6 @@ WITH written AS (
     SET paused = excluded.paused, paused_until = excluded.paused_until, updated_at = now()
     RETURNING name, paused
 )
-SELECT count(pg_notify('awa', 'queues:' || name)), count(pg_notify('awa', 'ready:' || name)) FILTER (WHERE NOT paused)
+SELECT count(pg_notify('awa', 'queues:' || name)), count(pg_notify('awa' || ':leader', 'queues:' || name)),
+       count(pg_notify('awa', 'ready:' || name)) FILTER (WHERE NOT paused)
 FROM written

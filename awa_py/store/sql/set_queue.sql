@@ -24,4 +24,4 @@ written AS (
         updated_at = now()
     RETURNING name
 )
-SELECT count(pg_notify('awa', 'queues:' || name)) FROM written
+SELECT count(pg_notify('awa', 'queues:' || name)), count(pg_notify('awa' || ':leader', 'queues:' || name)) FROM written

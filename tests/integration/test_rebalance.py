@@ -1,0 +1,215 @@
+"""The leader splits limited queues over live workers, and says which queues nobody serves."""
+
+import asyncio
+import logging
+from uuid import UUID
+
+import pytest
+
+from awa_py import App
+from awa_py.db import STEADY_PLANS, Database
+from awa_py.maintenance import rebalance
+from awa_py.maintenance.rebalance import NO_LIMITS_PAUSE_S, Rebalance
+from awa_py.maintenance.task import run_once
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.store import shares
+from awa_py.store.heartbeat import beat_worker, remove_worker
+from awa_py.store.queues import command_workers, pause_queue, set_queue
+from awa_py.store.session import Session
+from awa_py.store.shares import Change
+from tests.integration.test_registry import age, info
+from tests.support import (
+    QUICK,
+    another_session,
+    count,
+    eventually,
+    insert,
+    insert_queue,
+    insert_running,
+    new_owner,
+    seconds,
+    with_settings,
+    working,
+)
+
+pytestmark = pytest.mark.integration
+
+IDS = [UUID(int=n) for n in range(1, 6)]
+
+
+async def register(
+    session: Session, *ids: UUID, queue: str = "email", limit: int = 100, concurrency: int = 100
+) -> None:
+    for worker_id in ids:
+        await beat_worker(session, info(queue, worker_id=worker_id, limits=(limit,), concurrency=concurrency))
+
+
+async def slots(session: Session, queue: str = "email") -> dict[int, int]:
+    """By the numbers of the workers."""
+    query = "SELECT worker_id, slots FROM awa.slots WHERE queue = $1 ORDER BY worker_id"
+    return {row[0].int: row[1] for row in await session.connection.fetch(query, queue)}
+
+
+class TestShares:  # F6
+    async def test_ten_over_three_are_four_three_three(self, session: Session) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, IDS[2], IDS[0], IDS[1])
+        assert (await Rebalance().run(session)).changed == 3
+        assert await slots(session) == {1: 4, 2: 3, 3: 3}
+        assert (await Rebalance().run(session)).changed == 0
+
+    async def test_nobody_has_more_than_its_own_limit_and_the_others_get_the_rest(self, session: Session) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, IDS[0], limit=2)
+        await register(session, IDS[1], limit=50, concurrency=3)
+        await register(session, IDS[2])
+        await Rebalance().run(session)
+        assert await slots(session) == {1: 2, 2: 3, 3: 5}
+
+    async def test_the_share_of_one_that_is_silent_quiet_stopping_or_gone_moves_on(self, session: Session) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, *IDS)
+        await Rebalance().run(session)
+        assert await slots(session) == {1: 2, 2: 2, 3: 2, 4: 2, 5: 2}
+        await age(session, IDS[0], 9)
+        await command_workers(session, [IDS[1]], quiet=True)
+        await command_workers(session, [IDS[2]], stop=True)
+        await remove_worker(session, IDS[3])
+        await Rebalance().run(session)
+        assert await slots(session) == {5: 10}
+        await register(session, IDS[0])  # it is heard of again
+        await command_workers(session, [IDS[1]], quiet=False)
+        await Rebalance().run(session)
+        assert await slots(session) == {1: 4, 2: 3, 5: 3}
+
+    async def test_a_queue_without_a_limit_has_none(self, session: Session) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        await insert_queue(session, "other")
+        await register(session, IDS[0])
+        await register(session, IDS[1], queue="other")
+        await Rebalance().run(session)
+        assert (await slots(session), await slots(session, "other")) == ({1: 10}, {})
+        await session.connection.execute("UPDATE awa.queues SET max_workers = NULL")
+        batch = await Rebalance().run(session)
+        assert (batch.changed, await slots(session)) == (1, {})
+        assert (await Rebalance().run(session)).pause_s == NO_LIMITS_PAUSE_S
+
+    async def test_only_what_changes_is_written_and_those_workers_are_told(
+        self, session: Session, database: Database
+    ) -> None:
+        for queue in ("a", "b"):
+            await insert_queue(session, queue, max_workers=4)
+            await register(session, IDS[0 if queue == "a" else 1], queue=queue)
+        await Rebalance().run(session)
+        heard: list[str] = []
+        async with another_session(database) as other:
+            await other.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+            await register(session, IDS[2], queue="b")
+            assert (await Rebalance().run(session)).changed == 2
+            await eventually(lambda: heard)
+        assert heard == ["queues:b"]
+        assert (await slots(session, "a"), await slots(session, "b")) == ({1: 4}, {2: 2, 3: 2})
+
+    async def test_a_worker_that_leaves_meanwhile_gets_none(self, session: Session) -> None:
+        await register(session, IDS[0])
+        assert await shares.assign_slots(session, [Change("email", IDS[0], 1), Change("email", new_owner(), 1)]) == 1
+
+    async def test_two_leaders_agree(self, session: Session, database: Database) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, *IDS[:3])
+        async with another_session(database, **STEADY_PLANS) as other:
+            await asyncio.gather(*(Rebalance().run(each) for each in (session, other)))
+        assert await slots(session) == {1: 4, 2: 3, 3: 3}
+
+    async def test_the_task_is_one_of_the_leaders(self, session: Session) -> None:  # F18
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, *IDS[:2])
+        (task,) = (task for task in all_tasks(QUICK, [], Metrics()) if task.name == "rebalance")
+        assert await run_once(task, session) == 2
+
+
+class TestJobsThatWereClaimedBefore:
+    async def test_they_are_counted_in_bounded_batches(self, session: Session) -> None:
+        await insert_running(session, 5, queue="email")
+        await insert_running(session, 2, queue="other")
+        await insert_queue(session, "email", max_workers=10)
+        assert await shares.mark_limited_jobs(session, limit=3) == 3
+        assert await shares.mark_limited_jobs(session, queue="other", limit=9) == 0
+        assert await shares.mark_limited_jobs(session, queue="email", limit=9) == 2
+        assert await count(session.connection, "SELECT count(*) FROM awa.running WHERE limited") == 5
+
+    async def test_each_round_counts_them(self, session: Session) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, IDS[0])
+        await insert_running(session, 5, queue="email")
+        assert (await Rebalance().run(session)).changed == 6
+        assert (await Rebalance().run(session)).changed == 0
+
+    async def test_a_row_that_somebody_writes_is_not_waited_for(self, session: Session, database: Database) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        first, _ = await insert_running(session, 2, queue="email")
+        async with another_session(database) as other, other.connection.transaction():
+            await other.connection.execute("UPDATE awa.running SET heartbeat_at = now() WHERE id = $1", first)
+            assert await shares.mark_limited_jobs(session, limit=9) == 1
+
+
+class TestQueuesThatNobodyServes:  # F6
+    @pytest.fixture(autouse=True)
+    def at_each_round(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+        monkeypatch.setattr(rebalance, "LOOK_S", 0.0)
+        caplog.set_level(logging.INFO, logger="awa.rebalance")
+
+    async def test_it_is_said_once_until_it_changes(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
+        task = Rebalance()
+        await insert(session, "ready", 3, queue="email")
+        await task.run(session)
+        assert caplog.text == ""  # a worker may be just starting
+        for _ in range(3):
+            await task.run(session)
+        assert caplog.text.count('jobs wait in queue "email", and no live worker takes any') == 1
+        await register(session, IDS[0])
+        await task.run(session)
+        assert 'queue "email" is served again' in caplog.text
+        await age(session, IDS[0], 9)
+        for _ in range(3):
+            await task.run(session)
+        assert caplog.text.count('jobs wait in queue "email"') == 2
+
+    async def test_a_quiet_worker_serves_nobody_and_a_paused_queue_need_not_be_served(
+        self, session: Session, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await register(session, IDS[0])
+        await register(session, IDS[1], queue="served")
+        await command_workers(session, [IDS[0]], quiet=True)
+        for queue in ("email", "paused", "served"):
+            await insert(session, "ready", queue=queue)
+        await insert(session, "ready", queue="keyed", concurrency_key="k", concurrency_limit=1, ordered=False)
+        await pause_queue(session, "paused", paused=True)
+        assert await shares.list_unserved_queues(session, live=seconds(8)) == ["email", "keyed"]
+        task = Rebalance()
+        for _ in range(2):
+            await task.run(session)
+        assert [record.args for record in caplog.records] == [("email", "email"), ("keyed", "keyed")]
+
+
+class TestALeader:
+    async def test_it_splits_as_soon_as_a_queue_is_limited_and_workers_hear_of_it(
+        self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        heard: dict[UUID, list[int | None]] = {}
+
+        def obey(fetcher: object, orders: object) -> None:
+            worker_id = fetcher._worker_id  # type: ignore[attr-defined]
+            heard.setdefault(worker_id, []).append(orders.queues["email"].slots)  # type: ignore[attr-defined]
+
+        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", obey)
+        app = with_settings(database_url, QUICK)
+        other: App = with_settings(database_url, QUICK)
+        async with app, working(app, ["email"], maintenance=True) as one, working(other, ["email"]) as two:
+            first, second = sorted([one.id, two.id])
+            await session.connection.execute("UPDATE awa.queues SET max_workers = 5 WHERE name = 'email'")
+            await set_queue(session, "email", {})  # which says so
+            await eventually(lambda: (heard[first][-1], heard[second][-1]) == (3, 2))
+            await command_workers(session, [first], quiet=True)
+            await eventually(lambda: heard[second][-1] == 5)

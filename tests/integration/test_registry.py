@@ -1,0 +1,407 @@
+"""What the registry knows of workers, what it tells them, and how they obey."""
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from awa_py import App, Context, State, WorkerName
+from awa_py.db import Database
+from awa_py.store import queues
+from awa_py.store.heartbeat import WorkerInfo, beat_worker, hold_place
+from awa_py.store.queues import WorkerRow, command_workers, list_workers, pause_queue
+from awa_py.store.session import Session
+from awa_py.worker.orders import Orders, QueueOrders, orders_of
+from awa_py.worker.service import Worker
+from tests.pooler import pooled
+from tests.support import (
+    PATIENCE_S,
+    QUICK,
+    Gate,
+    another_session,
+    count,
+    eventually,
+    insert,
+    insert_queue,
+    insert_running,
+    new_owner,
+    running,
+    seconds,
+    states,
+    with_settings,
+    working,
+)
+
+pytestmark = pytest.mark.integration
+
+LIVE = seconds(8)
+
+
+def info(*queue_names: str, worker_id: UUID | None = None, concurrency: int = 100, **more: Any) -> WorkerInfo:
+    return WorkerInfo(
+        id=worker_id or new_owner(),
+        hostname="h",
+        pid=1,
+        version="1",
+        queues=queue_names or ("email",),
+        kinds=("work",),
+        concurrency=concurrency,
+        **more,
+    )
+
+
+async def orders(session: Session, worker: WorkerInfo, before: Orders | None = None, **more: Any) -> Orders:
+    return orders_of(await beat_worker(session, worker, **more), before or Orders())
+
+
+async def email(session: Session, worker: WorkerInfo) -> QueueOrders:
+    return (await orders(session, worker)).queues["email"]
+
+
+async def row_of(session: Session, worker_id: UUID) -> WorkerRow:
+    (found,) = (row for row in await list_workers(session, staleness=LIVE) if row.id == worker_id)
+    return found
+
+
+async def age(session: Session, worker_id: UUID, silent_s: float) -> None:
+    await session.connection.execute(
+        "UPDATE awa.workers SET heartbeat_at = now() - $2::interval WHERE id = $1", worker_id, seconds(silent_s)
+    )
+
+
+class TestWhatABeatAnswers:  # F5
+    async def test_a_queue_without_limits_says_nothing(self, session: Session) -> None:
+        await insert_queue(session, "email")
+        assert await orders(session, info("email")) == Orders(queues={"email": QueueOrders()})
+
+    async def test_a_paused_queue_has_no_slots(self, session: Session) -> None:
+        worker = info()
+        await pause_queue(session, "email", paused=True)
+        assert (await email(session, worker)).slots == 0
+        await pause_queue(session, "email", paused=True, period=seconds(60))
+        assert (await email(session, worker)).slots == 0
+        await session.connection.execute("UPDATE awa.queues SET paused_until = now() - interval '1 second'")
+        assert (await email(session, worker)).slots is None
+        await pause_queue(session, "email", paused=False)
+        assert (await email(session, worker)).slots is None
+
+    async def test_the_leaders_share_counts(self, session: Session) -> None:
+        worker = info()
+        await insert_queue(session, "email", max_workers=10)
+        assert await email(session, worker) == QueueOrders(slots=10, limited=True)  # it is alone
+        await session.connection.execute("INSERT INTO awa.slots VALUES ('email', $1, 3)", worker.id)
+        assert (await email(session, worker)).slots == 3
+        await session.connection.execute("UPDATE awa.queues SET max_workers = NULL")
+        assert await email(session, worker) == QueueOrders()  # a share that is left over is none
+
+    @pytest.mark.parametrize(("others", "slots"), [(1, 5), (2, 4), (3, 3), (20, 1)])
+    async def test_without_a_share_it_is_a_fair_part_never_the_whole(
+        self, session: Session, others: int, slots: int
+    ) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        for _ in range(others):
+            await beat_worker(session, info())
+        assert (await email(session, info())).slots == slots
+
+    async def test_only_live_workers_of_the_queue_that_take_jobs_count(self, session: Session) -> None:
+        await insert_queue(session, "email", max_workers=10)
+        silent = info()
+        for each in (info("other"), silent):
+            await beat_worker(session, each)
+        await beat_worker(session, info(), quiet=True)
+        await beat_worker(session, info(), stopping=True)
+        await age(session, silent.id, 9)
+        assert (await email(session, info())).slots == 10
+
+    async def test_a_rate_and_keys_are_told(self, session: Session) -> None:
+        worker = info()
+        await insert_queue(session, "email", rate_jobs=30, rate_period=seconds(60))
+        assert await email(session, worker) == QueueOrders(limited=True, rate=0.5)
+        await insert(session, "ready", queue="email")
+        assert not (await email(session, worker)).keyed
+        await insert(session, "ready", queue="email", concurrency_key="k", concurrency_limit=1, ordered=False)
+        assert (await email(session, worker)).keyed
+
+    async def test_a_missing_row_changes_nothing(self, session: Session) -> None:
+        worker = info("email", "other")
+        await insert_queue(session, "other")
+        before = await orders(session, worker)
+        assert before.queues == {"other": QueueOrders()}
+        await pause_queue(session, "email", paused=True)
+        paused = await orders(session, worker, before)
+        await session.connection.execute("DELETE FROM awa.queues WHERE name = 'email'")
+        assert await orders(session, worker, paused) == paused
+        assert paused.queues["email"].slots == 0
+
+    async def test_what_an_operator_said_stays_and_what_the_worker_says_counts_when_it_is_entered(
+        self, session: Session
+    ) -> None:
+        worker = info()
+        assert not (await orders(session, worker)).quiet
+        await command_workers(session, [worker.id], quiet=True)
+        assert (await orders(session, worker)).quiet
+        await session.connection.execute("DELETE FROM awa.workers")  # it was swept, and comes back
+        assert (await orders(session, worker, quiet=True)).quiet
+        await command_workers(session, [worker.id], quiet=False)
+        assert not (await orders(session, worker, quiet=True)).quiet
+        assert not (await orders(session, worker)).stop
+        await command_workers(session, [worker.id], stop=True)
+        assert (await orders(session, worker)).stop
+
+    async def test_a_beat_writes_its_row_in_place(self, session: Session) -> None:
+        worker = info(limits=(7,), label="mail-worker-a")
+        for _ in range(20):
+            await beat_worker(session, worker)
+        (row,) = await list_workers(session, staleness=LIVE)
+        assert (row.label, row.limits, row.quiet, row.stopping, row.locked_on) == (
+            "mail-worker-a",
+            [7],
+            False,
+            False,
+            None,
+        )
+        assert await count(session.connection, "SELECT pg_relation_size('awa.workers') / 8192") == 1
+
+
+class TestTheList:
+    async def test_it_counts_jobs_and_shows_the_parts(self, session: Session) -> None:
+        one, two = info(), info()
+        for each in (one, two):
+            await beat_worker(session, each)
+        await insert_queue(session, "email", max_workers=10)
+        await insert_running(session, 3, worker_id=one.id)
+        await session.connection.execute("INSERT INTO awa.slots VALUES ('email', $1, 4)", two.id)
+        shown = {row.id: (row.running, row.slots) for row in await list_workers(session, staleness=LIVE)}
+        assert shown == {one.id: (3, {}), two.id: (0, {"email": {"slots": 4, "max_workers": 10}})}
+
+
+class TestTheLock:
+    async def test_it_is_held_by_one_session_and_gone_with_it(self, session: Session, database: Database) -> None:
+        worker_id = new_owner()
+        async with another_session(database) as first, another_session(database) as second:
+            began = await hold_place(first, worker_id)
+            assert began == await session.connection.fetchval("SELECT pg_postmaster_start_time()")
+            assert await hold_place(second, worker_id) is None
+            assert await hold_place(second, new_owner()) == began
+            await first.connection.close()
+            await eventually(lambda: hold_place(second, worker_id))
+
+    async def test_a_worker_takes_it_anew_when_its_session_was_ended(self, app: App, session: Session) -> None:
+        held = (
+            "SELECT count(*) FROM pg_locks, awa.workers WHERE locktype = 'advisory' AND objsubid = 2 "
+            "AND classid = hashtext('awa:workers')::oid AND objid = hashtext(id::text)::oid AND locked_on IS NOT NULL"
+        )
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'awa heartbeat' "
+        mine = "AND datname = current_database()"
+        async with app, working(app) as worker:
+            for _ in range(2):
+                await eventually(lambda: count(session.connection, held))
+                await age(session, worker.id, 60)
+                await session.connection.execute(ended + mine)
+                await eventually(partial(is_alive, session, worker))
+
+    async def test_through_a_pooler_there_is_none(self, database_url: str, session: Session) -> None:
+        async with pooled(database_url, shared=False) as url:
+            app = with_settings(url, QUICK)
+            async with app, working(app) as worker:
+                first = (await row_of(session, worker.id)).heartbeat_at
+
+                async def has_beaten() -> bool:
+                    return (await row_of(session, worker.id)).heartbeat_at != first
+
+                await eventually(has_beaten)
+                assert (await row_of(session, worker.id)).locked_on is None
+
+
+async def is_alive(session: Session, worker: Worker) -> bool:
+    return (await row_of(session, worker.id)).alive
+
+
+class TestAWorker:
+    async def test_it_enters_with_its_label_and_its_limits(self, app: App, session: Session) -> None:  # F3
+        name = WorkerName(prefix="mail", version="1.4")
+        async with app, working(app, {"email": 3, "default": 9}, name=name) as worker:
+            row = await row_of(session, worker.id)
+            assert row.label == worker.label == name.label(worker.id)
+            assert (row.queues, row.limits) == (["email", "default"], [3, 9])
+
+    async def test_its_name_comes_from_the_environment(  # F2
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWA_WORKER_PREFIX", "mail")
+        monkeypatch.setenv("AWA_WORKER_ID", "7")
+        assert app.worker(["email"]).label == "mail-worker-7"
+        monkeypatch.setenv("AWA_WORKER_PREFIX", " ")
+        worker = app.worker(["email"])
+        assert worker.label == str(worker.id)
+        assert app.worker(["email"]).id != worker.id  # each boot has its own
+
+    async def test_it_has_its_orders_before_its_first_claim(  # F5
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[Orders] = []
+        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        await insert_queue(session, "email", max_workers=10)
+        await beat_worker(session, info())
+        async with app, working(app, ["email"]):
+            await eventually(lambda: seen)
+        assert seen[0].queues == {"email": QueueOrders(slots=5, limited=True)}
+
+    @pytest.mark.parametrize("deaf", [False, True], ids=["woken", "by looking"])
+    async def test_it_hears_of_a_change_and_not_of_none(  # F5
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch, deaf: bool
+    ) -> None:
+        seen: list[Orders] = []
+        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        if deaf:
+            monkeypatch.setattr("awa_py.notify.Listener._on_notification", lambda *_: None)
+        async with app, working(app, ["email"]):
+            await eventually(lambda: seen)
+            await pause_queue(session, "email", paused=True)
+            await eventually(lambda: seen[-1].queues["email"].slots == 0, 10)
+            await pause_queue(session, "email", paused=False)
+            await eventually(lambda: seen[-1].queues["email"].slots is None, 10)
+            beaten = "SELECT count(*) FROM awa.workers WHERE heartbeat_at > $1"
+            now = await session.now()
+            await eventually(lambda: count(session.connection, beaten, now))
+        assert len([each for each in seen if not each.stop]) == 3  # a beat without news is none
+
+    async def test_a_failed_look_changes_nothing(  # F5
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[Orders] = []
+        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        await pause_queue(session, "email", paused=True)
+        async with app, working(app, ["email"]):
+            await eventually(lambda: seen)
+            await session.connection.execute("ALTER TABLE awa.queues RENAME TO hidden")
+            await asyncio.sleep(2)  # several looks
+            await session.connection.execute("ALTER TABLE awa.hidden RENAME TO queues")
+            beaten = "SELECT count(*) FROM awa.workers WHERE heartbeat_at > $1"
+            now = await session.now()
+            await eventually(lambda: count(session.connection, beaten, now))
+        assert {each.queues["email"].slots for each in seen} == {0}
+
+    @pytest.mark.parametrize("deaf", [False, True], ids=["woken", "by looking"])
+    async def test_a_quiet_one_claims_nothing_and_lets_jobs_finish_until_it_may_go_on(
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch, deaf: bool
+    ) -> None:
+        if deaf:
+            monkeypatch.setattr("awa_py.notify.Listener._on_notification", lambda *_: None)
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        @app.job
+        async def more() -> None: ...
+
+        async with app, working(app) as worker:
+            job = await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            assert await command_workers(session, [worker.id], quiet=True) == {worker.id}
+            await eventually(lambda: worker._quiet, 10)
+            later = await app.enqueue("more")
+            gate.open.set()
+            assert await app.result(job.id, timeout="20s") == "the end"
+            assert (await app.get(later.id)).state is State.AVAILABLE
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'awa %' "
+            await session.connection.execute(f"{ended} AND datname = current_database() AND pid <> pg_backend_pid()")
+            now = await session.now()
+            await eventually(
+                lambda: count(session.connection, "SELECT count(*) FROM awa.workers WHERE heartbeat_at > $1", now)
+            )
+            assert (await row_of(session, worker.id)).quiet  # also after it had to connect again
+            assert (await app.get(later.id)).state is State.AVAILABLE
+            await command_workers(session, [worker.id], quiet=False)
+            await app.result(later.id, timeout="20s")
+
+    async def test_one_that_is_told_to_stop_drains_and_leaves(self, app: App, session: Session) -> None:  # F19
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app:
+            worker = app.worker(["default"], maintenance=False)
+            task = asyncio.create_task(worker.run())
+            job = await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            for _ in range(2):  # a second time changes nothing: it is no second signal
+                await command_workers(session, [worker.id], stop=True)
+                await eventually(lambda: worker._stopping.is_set(), 10)
+            row = await row_of(session, worker.id)
+            now = await session.now()
+            assert row.stopping
+            await eventually(
+                lambda: count(session.connection, "SELECT count(*) FROM awa.workers WHERE heartbeat_at > $1", now)
+            )
+            assert await running(app, job.id)
+            gate.open.set()
+            async with asyncio.timeout(PATIENCE_S):
+                await task
+            assert await app.result(job.id, timeout="1s") == "the end"
+        assert gate.told == []
+        assert await list_workers(session, staleness=LIVE) == []
+
+    async def test_the_registry_says_that_one_drains(self, app: App, session: Session) -> None:
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app) as worker:
+            await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            worker.stop()
+
+            async def says_so() -> bool:
+                return (await row_of(session, worker.id)).stopping
+
+            await eventually(says_so)
+            assert await states(session) == {"running": 1}  # what the registry says of it does not hurry it
+            gate.open.set()
+
+    async def test_leases_are_renewed_no_more_often_than_before(self, database_url: str, session: Session) -> None:
+        app = with_settings(
+            database_url, replace(QUICK, heartbeat_interval=seconds(20), heartbeat_staleness=seconds(60))
+        )
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app) as worker:
+            job = await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            first = (await app.get(job.id)).heartbeat_at
+            for _ in range(2):
+                last = (await row_of(session, worker.id)).heartbeat_at
+                await eventually(partial(beaten_since, session, worker, last))
+            assert (await app.get(job.id)).heartbeat_at == first
+            gate.open.set()
+
+
+async def beaten_since(session: Session, worker: Worker, moment: object) -> bool:
+    return (await row_of(session, worker.id)).heartbeat_at != moment
+
+
+async def test_commands_go_to_those_who_are_meant_and_to_the_leader(session: Session, database: Database) -> None:
+    one, two = info(), info()
+    heard: list[str] = []
+    for channel in ("awa", "awa:leader"):
+        await session.connection.add_listener(channel, lambda *args: heard.append(f"{args[2]} {args[3]}"))
+    async with another_session(database) as other:
+        for each in (one, two):
+            await beat_worker(other, each)
+        assert await queues.command_workers(other, [one.id, new_owner()], quiet=True) == {one.id}
+        assert [(await row_of(other, each.id)).quiet for each in (one, two)] == [True, False]
+    await eventually(lambda: len(heard) == 2)
+    assert sorted(heard) == [f"awa workers:{one.id}", "awa:leader queues:"]

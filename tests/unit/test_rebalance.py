@@ -1,0 +1,37 @@
+"""How the leader splits a queue's max_workers."""
+
+import itertools
+
+import pytest
+
+from awa_py.maintenance.rebalance import split
+
+
+@pytest.mark.parametrize(
+    ("total", "capacities", "parts"),
+    [
+        (10, [100, 100, 100], [4, 3, 3]),
+        (9, [100, 100, 100], [3, 3, 3]),
+        (2, [100, 100, 100], [1, 1, 0]),
+        (10, [100], [10]),
+        (10, [], []),
+        (10, [2, 100, 100], [2, 4, 4]),
+        (10, [1, 2, 100], [1, 2, 7]),
+        (11, [5, 2, 100], [5, 2, 4]),
+        (10, [3, 3], [3, 3]),
+        (10, [0, 100], [0, 10]),
+    ],
+)
+def test_equal_parts_the_remainder_to_the_first_and_none_more_than_it_can_use(  # F6
+    total: int, capacities: list[int], parts: list[int]
+) -> None:
+    assert split(total, capacities) == parts
+
+
+def test_it_always_gives_all_that_can_be_used_and_never_more() -> None:  # F6
+    for total, *capacities in itertools.product(range(1, 12), range(5), range(5), range(8)):
+        parts = split(total, capacities)
+        assert sum(parts) == min(total, sum(capacities))
+        assert all(0 <= part <= capacity for part, capacity in zip(parts, capacities, strict=True))
+        # Nobody has less than another, unless it has all that it can use, or it is one of the remainder.
+        assert all(part >= max(parts) - 1 for part, capacity in zip(parts, capacities, strict=True) if part < capacity)
