@@ -1,0 +1,82 @@
+import contextlib
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from awa_py.errors import AwaError, ConfigError
+from awa_py.rate import MOST, Rate
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "period", "text"),
+    [
+        ("100/s", 100, timedelta(seconds=1), "100/s"),
+        ("10/m", 10, timedelta(minutes=1), "10/m"),
+        ("5000/h", 5000, timedelta(hours=1), "5000/h"),
+        ("1/d", 1, timedelta(days=1), "1/d"),
+        ("50/60s", 50, timedelta(minutes=1), "50/m"),
+        ("50/90s", 50, timedelta(seconds=90), "50/1m30s"),
+        ("1/250ms", 1, timedelta(milliseconds=250), "1/250ms"),
+        ("3/2", 3, timedelta(seconds=2), "3/2s"),
+        ("  7 / 2h\n", 7, timedelta(hours=2), "7/2h"),
+        (f"{MOST}/s", MOST, timedelta(seconds=1), f"{MOST}/s"),
+    ],
+)
+def test_reads_what_people_write(written: str, count: int, period: timedelta, text: str) -> None:
+    rate = Rate.parse(written)
+    assert rate == Rate(count, period)
+    assert str(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("fast", '"fast" is not a rate: write 100/s'),
+        ("", '"" is not a rate'),
+        ("100", '"100" is not a rate'),
+        ("/s", '"/s" is not a rate'),
+        ("100/", '"100/" is not a rate'),
+        ("1.5/s", '"1.5/s" is not a rate'),
+        ("-1/s", '"-1/s" is not a rate'),
+        ("\N{ARABIC-INDIC DIGIT ONE}/s", "is not a rate"),
+        ("1/s/m", '"1/s/m" is not a rate: "s/m" is not a duration'),
+        ("100/parsec", '"100/parsec" is not a rate: "parsec" is not a duration'),
+        ("0/s", "a rate of 0 lets nothing through"),
+        ("5/0s", "a rate's period of 0s is too short"),
+        (f"{MOST + 1}/s", f"it is at most {MOST}"),
+        ("9" * 5000 + "/s", "is not a rate"),
+    ],
+)
+def test_refuses_the_rest_with_a_sentence(written: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Rate.parse(written)
+    assert says in str(refused.value)
+    assert len(str(refused.value)) < 250
+
+
+def test_a_rate_that_cannot_work_cannot_be_made() -> None:
+    with pytest.raises(ConfigError):
+        Rate(0, timedelta(seconds=1))
+    with pytest.raises(ConfigError):
+        Rate(1, timedelta(0))
+
+
+def test_how_many_a_second() -> None:
+    assert Rate(5000, timedelta(hours=1)).per_second == pytest.approx(1.3888, abs=0.001)
+
+
+@given(
+    count=st.integers(1, MOST),
+    period=st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta.max),
+)
+def test_reads_back_what_it_writes(count: int, period: timedelta) -> None:
+    rate = Rate(count, period)
+    assert Rate.parse(str(rate)) == rate
+
+
+@given(st.text())
+def test_whatever_is_written_is_a_rate_or_a_sentence(written: str) -> None:
+    with contextlib.suppress(AwaError):
+        assert Rate.parse(written).count >= 1
