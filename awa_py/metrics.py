@@ -141,6 +141,9 @@ class Metrics:
         self.failed = counter("awa_jobs_failed_total", "Jobs that failed for good, by reason", "queue", "reason")
         self.cancelled = counter("awa_jobs_cancelled_total", "Jobs that ended cancelled here", "queue")
         self.snoozed = counter("awa_jobs_snoozed_total", "Attempts that were put off", "queue")
+        self.throttled = counter(
+            "awa_jobs_throttled_total", "Attempts after which the queue had to rest, and that are repeated", "queue"
+        )
         self.released = counter(
             "awa_jobs_released_total",
             "Jobs that were given back unfinished: at shutdown, or claimed ahead in vain",
