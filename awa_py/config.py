@@ -49,6 +49,9 @@ class Settings:
     unserved_interval: timedelta = _setting(
         _seconds(30), "how often the leader looks for due jobs whose kind no live worker knows"
     )
+    aging_interval: timedelta = _setting(
+        _seconds(300), "how long a ready job waits at its priority before it moves up one, where others are before it"
+    )
     leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader proves that its session is alive")
     leader_timeout: timedelta = _setting(
         _seconds(10), "how long the leader's session may be silent before PostgreSQL ends it"

@@ -9,6 +9,7 @@ from awa_py import duration
 from awa_py.errors import ConfigError, InvalidDuration
 
 MOST = 2**31 - 1  # what the database's integer holds
+LONGEST = timedelta(days=365)
 
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -34,6 +35,8 @@ class Rate:
             raise ConfigError(f"a rate of {self.count} is too much: it is at most {MOST}")
         if self.period <= timedelta(0):
             raise ConfigError(f"a rate's period of {duration.text(self.period)} is too short: it is longer than 0")
+        if self.period > LONGEST:
+            raise ConfigError(f"a rate's period of {duration.text(self.period)} is too long: it is at most 365 days")
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from awa_py.errors import UnknownQueue
-from awa_py.job import State
+from awa_py.job import LONGEST, State
 from awa_py.rate import Rate
 from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, QueueWorker, Setting
@@ -171,10 +171,8 @@ async def pause(
     if period == timedelta(0):
         raise typer.BadParameter("a pause must be longer than 0")
     async with env.session() as session:
-        if until is not None and until <= (now := await session.now()):
-            raise typer.BadParameter(
-                f"--until has passed: now is {now.astimezone(until.tzinfo).isoformat(timespec='seconds')}"
-            )
+        if until is not None:
+            _check_end(until, await session.now())
         await store.pause_queue(session, name, paused=True, period=period, until=until)
     if period is not None:
         say(f'queue "{name}" is paused for {length(period)}')
@@ -264,6 +262,14 @@ def _fields(queue: QueueRow, now: datetime) -> Fields:
         "staleness": length(queue.staleness),
         "changed": stamp(queue.updated_at, now),
     }
+
+
+def _check_end(until: datetime, now: datetime) -> None:
+    if until <= now:
+        passed = now.astimezone(until.tzinfo).isoformat(timespec="seconds")
+        raise typer.BadParameter(f"--until has passed: it is {passed} already")
+    if until - now > LONGEST:
+        raise typer.BadParameter(f"--until is too far away: {LONGEST.days} days at the most")
 
 
 def _place(worker: QueueWorker) -> Row:

@@ -30,6 +30,8 @@ class QueueRow:
     max_workers: int | None
     rate_jobs: int | None
     rate_period: timedelta | None
+    rate_tokens: float | None
+    rate_refilled_at: datetime | None
     aging: timedelta | None  # 0: off
     throttled: bool
     throttled_until: datetime | None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from awa_py.errors import AwaError, ConfigError
-from awa_py.rate import MOST, Rate
+from awa_py.rate import LONGEST, MOST, Rate
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,7 @@ def test_reads_what_people_write(written: str, count: int, period: timedelta, te
         ("100/parsec", '"100/parsec" is not a rate: "parsec" is not a duration'),
         ("0/s", "a rate of 0 lets nothing through"),
         ("5/0s", "a rate's period of 0s is too short"),
+        ("5/366d", "a rate's period of 366d is too long: it is at most 365 days"),
         (f"{MOST + 1}/s", f"it is at most {MOST}"),
         ("9" * 5000 + "/s", "is not a rate"),
     ],
@@ -69,7 +70,7 @@ def test_how_many_a_second() -> None:
 
 @given(
     count=st.integers(1, MOST),
-    period=st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta.max),
+    period=st.timedeltas(min_value=timedelta(microseconds=1), max_value=LONGEST),
 )
 def test_reads_back_what_it_writes(count: int, period: timedelta) -> None:
     rate = Rate(count, period)
