@@ -22,5 +22,5 @@ SELECT named.name, coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, fa
                  CROSS JOIN LATERAL (SELECT run_at FROM awa.ready
                                      WHERE queue = named.name AND priority = level.priority
                                      ORDER BY pos LIMIT 1) AS head), 0)::float8 AS waiting_s,
-       coalesce(served.workers, 0) AS workers
+       coalesce(served.workers, 0) AS workers, coalesce(q.throttled_until > now(), false) AS throttled, q.max_workers
 FROM named LEFT JOIN awa.queues q USING (name) LEFT JOIN served USING (name)
