@@ -32,7 +32,7 @@ from awa_py.errors import (
 from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
-from awa_py.outcome import Cancel, Fail, RateLimited, Retry, Snooze
+from awa_py.outcome import Cancel, Fail, RateLimited, Retry, Snooze, Throttled
 from awa_py.worker.name import WorkerName
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "Settings",
     "Snooze",
     "State",
+    "Throttled",
     "Unique",
     "UnknownKind",
     "UnknownQueue",

@@ -52,6 +52,9 @@ class Settings:
     rebalance_interval: timedelta = _setting(
         _seconds(2), "how often the leader splits queues with max_workers over the live workers"
     )
+    aging_interval: timedelta = _setting(
+        _seconds(300), "how long a ready job waits at its priority before it moves up one, where others are before it"
+    )
     leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader proves that its session is alive")
     leader_timeout: timedelta = _setting(
         _seconds(10), "how long the leader's session may be silent before PostgreSQL ends it"

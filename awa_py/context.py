@@ -183,9 +183,10 @@ class BatchJob:
         self._end(result)
 
     def settle(self, outcome: Outcome | Exception) -> None:
-        """The job ends as if its own handler had raised this: Retry, Snooze, Cancel, Fail, or any error."""
+        """The job ends as if its own handler had raised this: Retry, Snooze, Throttled, Cancel, Fail, or any error."""
         if not isinstance(outcome, Exception):
-            raise TypeError(f"settle() takes awa.Retry, Snooze, Cancel, Fail or an error, not {type(outcome).__name__}")
+            odd = type(outcome).__name__
+            raise TypeError(f"settle() takes awa.Retry, Snooze, Throttled, Cancel, Fail or an error, not {odd}")
         self._end(outcome)
 
     def _end(self, end: object) -> None:

@@ -52,6 +52,10 @@ OF_WORKER = (RUNNING, SLOTS, HEARTBEAT, LISTENING)
 QUEUE_JOBS = Declared("awa_queue_jobs", "Jobs of a queue in each state that is not completed", ("queue", "state"))
 QUEUE_WAITING = Declared("awa_queue_oldest_waiting_seconds", "How long the first job of the queue is due", ("queue",))
 QUEUE_PAUSED = Declared("awa_queue_paused", "1 while the queue is paused", ("queue",))
+QUEUE_THROTTLED = Declared("awa_queue_throttled", "1 while the queue rests, since a handler was throttled", ("queue",))
+QUEUE_MAX_WORKERS = Declared(
+    "awa_queue_max_workers", "How many of the queue's jobs may run at once, where it has such a limit", ("queue",)
+)
 QUEUE_WORKERS = Declared("awa_queue_workers", "Live workers that serve the queue", ("queue",))
 WORKERS = Declared("awa_workers", "Live workers")
 DUE_LAG = Declared("awa_due_lag_seconds", "How long the oldest due job waits for its promotion")
@@ -62,6 +66,8 @@ OF_LEADER = (
     QUEUE_JOBS,
     QUEUE_WAITING,
     QUEUE_PAUSED,
+    QUEUE_THROTTLED,
+    QUEUE_MAX_WORKERS,
     QUEUE_WORKERS,
     WORKERS,
     DUE_LAG,
@@ -141,6 +147,9 @@ class Metrics:
         self.failed = counter("awa_jobs_failed_total", "Jobs that failed for good, by reason", "queue", "reason")
         self.cancelled = counter("awa_jobs_cancelled_total", "Jobs that ended cancelled here", "queue")
         self.snoozed = counter("awa_jobs_snoozed_total", "Attempts that were put off", "queue")
+        self.throttled = counter(
+            "awa_jobs_throttled_total", "Attempts after which the queue had to rest, and that are repeated", "queue"
+        )
         self.released = counter(
             "awa_jobs_released_total",
             "Jobs that were given back unfinished: at shutdown, or claimed ahead in vain",

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from awa_py.job import NewJob, Terms
-from awa_py.outcome import Cancel, Outcome, Snooze
+from awa_py.outcome import Cancel, Outcome, Snooze, Throttled
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
@@ -95,7 +95,7 @@ class Tracer:
         """How the handler ended, by what it returned or raised: what kind of error, and not a word of its text."""
         if isinstance(end, Outcome):
             span.set_attribute("awa.job.outcome", type(end).__name__.lower())
-        if isinstance(end, Exception) and not isinstance(end, (Snooze, Cancel)):
+        if isinstance(end, Exception) and not isinstance(end, (Snooze, Throttled, Cancel)):
             span.set_attribute("error.type", type(end).__qualname__)
             span.set_status(self._trace.StatusCode.ERROR)
 

@@ -11,10 +11,12 @@ import typer
 from awa_py import duration
 from awa_py.errors import AwaError
 from awa_py.job import LONGEST, check_queue
+from awa_py.rate import MOST, Rate
 
 T = TypeVar("T")
 
 DEFAULT = "default"
+OFF = "off"
 LARGEST_ID = 2**63 - 1
 
 
@@ -60,6 +62,26 @@ def parse_moment(text: str) -> datetime:
 def parse_setting(text: str) -> timedelta | str:
     """A duration, or `default`."""
     return DEFAULT if text == DEFAULT else parse_duration(text)
+
+
+def parse_count(text: str) -> int | str:
+    """A number of jobs, or `default`."""
+    if text == DEFAULT:
+        return DEFAULT
+    if not text.isdecimal() or not text.isascii() or len(text) > len(str(MOST)) or not 1 <= int(text) <= MOST:
+        raise typer.BadParameter(f'"{text}" is not a number of jobs: from 1 to {MOST}, or default')
+    return int(text)
+
+
+@told_as_usage
+def parse_rate(text: str) -> Rate | str:
+    """A rate, or `default`."""
+    return DEFAULT if text == DEFAULT else Rate.parse(text)
+
+
+def parse_aging(text: str) -> timedelta | str:
+    """A duration, `off`, or `default`."""
+    return timedelta(0) if text == OFF else parse_setting(text)
 
 
 def parse_object(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """awa queue …"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -8,19 +9,33 @@ import typer
 from rich.text import Text
 
 from awa_py.errors import UnknownQueue
-from awa_py.job import State
+from awa_py.job import LONGEST, State
+from awa_py.rate import Rate
 from awa_py.store import queues as store
-from awa_py.store.queues import QueueRow
+from awa_py.store.queues import QueueRow, QueueWorker, Setting
 from awa_py.store.session import Session
 from awa_py.wording import count, relative, rough
 
 from .environment import Environment, command
 from .output import Fields, Row, length, print_fields, print_json, print_table, say, stamp
-from .parsing import DEFAULT, JsonOption, QueueName, YesOption, parse_duration, parse_setting
+from .parsing import (
+    DEFAULT,
+    OFF,
+    JsonOption,
+    QueueName,
+    YesOption,
+    parse_aging,
+    parse_count,
+    parse_duration,
+    parse_moment,
+    parse_rate,
+    parse_setting,
+)
 
-app = typer.Typer(help="Look at queues, tune, pause, resume and purge them.", no_args_is_help=True)
+app = typer.Typer(help="Look at queues, tune, pause, resume, unthrottle and purge them.", no_args_is_help=True)
 
 PURGE_BATCH = 5_000
+MAY_BE_0 = {"completed_retention", "failed_retention", "aging"}
 PURGED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
 HEADERS = {  # short, for eighty columns
     State.AVAILABLE: "ready",
@@ -29,6 +44,11 @@ HEADERS = {  # short, for eighty columns
     State.RETRYABLE: "retry",
     State.FAILED: "failed",
     State.COMPLETED: "done",
+}
+LIMITS: dict[str, Callable[[QueueRow], str]] = {
+    "max": lambda queue: str(queue.max_workers or ""),
+    "rate": lambda queue: str(queue.rate or ""),
+    "aging": lambda queue: "" if queue.aging is None else _aging(queue),
 }
 
 
@@ -46,20 +66,39 @@ async def list_queues(env: Environment, as_json: JsonOption = False) -> None:
 
 @command(app, "awa queue show email")
 async def show(env: Environment, name: QueueName, as_json: JsonOption = False) -> None:
-    """Show a queue: its settings and its jobs."""
+    """Show a queue: its settings, its jobs, and who serves it."""
     async with env.session() as session:
         queue = await _find(session, env, name)
+        workers = await store.list_queue_workers(session, name, staleness=env.settings.heartbeat_staleness)
         now = await session.now()
     if as_json:
-        print_json(queue)
+        columns = {field.name: getattr(queue, field.name) for field in fields(queue)}
+        print_json({**columns, "distribution": workers})
     else:
         print_fields(_fields(queue, now))
+        if workers:
+            say("")
+            print_table([_place(worker) for worker in workers], empty="")
 
 
-@command(app, "awa queue set email --backoff-base 10s --timeout default", name="set")
+@command(app, "awa queue set email --max-workers 8 --rate 100/s --timeout default", name="set")
 async def set_queue(
     env: Environment,
     name: QueueName,
+    max_workers: Annotated[
+        str | None,
+        typer.Option(parser=parse_count, metavar="N", help="How many of its jobs run at once, in the whole cluster."),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(parser=parse_rate, metavar="RATE", help="How many of its jobs begin in a time: 100/s, 5000/h."),
+    ] = None,
+    aging: Annotated[
+        str | None,
+        typer.Option(
+            parser=parse_aging, metavar="DURATION", help="How long a job waits before it moves up a priority; or off."
+        ),
+    ] = None,
     backoff: Annotated[
         bool | None,
         typer.Option("--backoff/--no-backoff", help="Whether failed attempts wait before the next, ever longer."),
@@ -86,7 +125,10 @@ async def set_queue(
     ] = None,
 ) -> None:
     """Tune a queue: what is not named stays, `default` sets the default again."""
-    durations: dict[str, timedelta | str | None] = {
+    named: dict[str, timedelta | Rate | int | str | None] = {
+        "max_workers": max_workers,
+        "rate": rate,
+        "aging": aging,
         "backoff_base": backoff_base,
         "backoff_max": backoff_max,
         "completed_retention": retention_completed,
@@ -94,9 +136,9 @@ async def set_queue(
         "timeout": timeout,
         "staleness": staleness,
     }
-    settings: dict[str, timedelta | bool | None] = {
+    settings: dict[str, Setting] = {
         column: None if value == DEFAULT else _checked(column, value)
-        for column, value in durations.items()
+        for column, value in named.items()
         if value is not None
     }
     if backoff is not None:
@@ -118,11 +160,24 @@ async def pause(
         timedelta | None,
         typer.Option("--for", parser=parse_duration, metavar="DURATION", help="For how long; else until resumed."),
     ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option(parser=parse_moment, metavar="TIME", help="Until when: 2026-12-01T09:00+01:00."),
+    ] = None,
 ) -> None:
     """Pause a queue: nothing is claimed from it, and what runs goes on."""
+    if period is not None and until is not None:
+        raise typer.BadParameter("--for and --until say the same: give one of them")
+    if period == timedelta(0):
+        raise typer.BadParameter("a pause must be longer than 0")
     async with env.session() as session:
-        await store.pause_queue(session, name, paused=True, period=period)
-    say(f'queue "{name}" is paused' + ("" if period is None else f" for {length(period)}"))
+        if until is not None:
+            _check_end(until, await session.now())
+        await store.pause_queue(session, name, paused=True, period=period, until=until)
+    if period is not None:
+        say(f'queue "{name}" is paused for {length(period)}')
+    else:
+        say(f'queue "{name}" is paused' + ("" if until is None else f" until {until.isoformat()}"))
 
 
 @command(app, "awa queue resume email")
@@ -131,6 +186,16 @@ async def resume(env: Environment, name: QueueName) -> None:
     async with env.session() as session:
         await store.pause_queue(session, name, paused=False)
     say(f'queue "{name}" goes on')
+
+
+@command(app, "awa queue unthrottle email")
+async def unthrottle(env: Environment, name: QueueName) -> None:
+    """Let a throttled queue go on at once, and forget how often it was."""
+    async with env.session() as session:
+        hastened = await store.unthrottle_queue(session, name)
+    if hastened is None:
+        raise UnknownQueue(f'there is no queue "{name}" that was ever throttled')
+    say(f'queue "{name}" goes on' + (f": {count(hastened, 'job')} waited for that" if hastened else ""))
 
 
 @command(app, "awa queue purge email --yes")
@@ -148,12 +213,14 @@ async def purge(env: Environment, name: QueueName, yes: YesOption = False) -> No
 
 
 def rows(queues: Sequence[QueueRow], now: datetime) -> list[Row]:
-    """The table of queues."""
+    """The table of queues; limits that none has take no column."""
+    shown = {header: text for header, text in LIMITS.items() if any(text(queue) for queue in queues)}
     return [
         {
             "queue": queue.name,
             **{header: queue.counts.get(state, 0) for state, header in HEADERS.items()},
             "workers": queue.workers,
+            **{header: Text(text(queue)) for header, text in shown.items()},
             "oldest": Text(_age(queue.oldest_available_s)),
             "status": _status(queue, now),
         }
@@ -168,9 +235,9 @@ async def _find(session: Session, env: Environment, name: str) -> QueueRow:
     return found[0]
 
 
-def _checked(column: str, value: timedelta | str | None) -> timedelta:
-    assert isinstance(value, timedelta)
-    if not value and not column.endswith("_retention"):
+def _checked(column: str, value: timedelta | Rate | int | str | None) -> Setting:
+    assert not isinstance(value, str)
+    if value == timedelta(0) and column not in MAY_BE_0:
         raise typer.BadParameter(f"{column.replace('_', ' ')} must be longer than 0")
     return value
 
@@ -182,6 +249,10 @@ def _fields(queue: QueueRow, now: datetime) -> Fields:
         **{state: queue.counts[state] for state in State if state in queue.counts},
         "oldest available": _age(queue.oldest_available_s),
         "workers": queue.workers,
+        "max workers": "unlimited" if queue.max_workers is None else queue.max_workers,
+        "rate": str(queue.rate or "unlimited"),
+        "throttled": _throttled(queue, now),
+        "aging": _aging(queue),
         "backoff": "on" if queue.backoff_enabled else "off",
         "backoff base": length(queue.backoff_base),
         "backoff max": length(queue.backoff_max),
@@ -193,7 +264,40 @@ def _fields(queue: QueueRow, now: datetime) -> Fields:
     }
 
 
+def _check_end(until: datetime, now: datetime) -> None:
+    if until <= now:
+        passed = now.astimezone(until.tzinfo).isoformat(timespec="seconds")
+        raise typer.BadParameter(f"--until has passed: it is {passed} already")
+    if until - now > LONGEST:
+        raise typer.BadParameter(f"--until is too far away: {LONGEST.days} days at the most")
+
+
+def _place(worker: QueueWorker) -> Row:
+    return {
+        "worker": worker.label or str(worker.id)[:8],
+        "host": f"{worker.hostname}:{worker.pid}",
+        "slots": Text("" if worker.slots is None else str(worker.slots)),
+        "running": worker.running,
+        "id": Text(str(worker.id)),
+    }
+
+
+def _aging(queue: QueueRow) -> str:
+    return length(queue.aging) if queue.aging is None or queue.aging else OFF
+
+
+def _throttled(queue: QueueRow, now: datetime) -> str | None:
+    """Until when, how often in a row and why; nothing where that is over and forgotten."""
+    if not queue.throttled and not queue.throttles:
+        return None
+    until = "until" if queue.throttled else "no longer, since"
+    words = f"{until} {stamp(queue.throttled_until, now)}, {count(queue.throttles, 'time')} in a row"
+    return f"{words}: {queue.throttle_reason}" if queue.throttle_reason else words
+
+
 def _status(queue: QueueRow, now: datetime) -> Text:
+    if queue.throttled and not queue.paused and queue.throttled_until is not None:
+        return Text(f"throttled, goes on {relative(queue.throttled_until - now)}", style="yellow")
     if not queue.paused:
         return Text("open", style="green")
     until = "" if queue.paused_until is None else f", resumes {relative(queue.paused_until - now)}"

@@ -16,6 +16,8 @@ QUEUES = 1_000
 COUNT_TO = 101
 HEAD = 25  # jobs of each queue and priority, for their kinds
 LATE = timedelta(seconds=60)
+OFTEN = 5  # throttled so many times in a row
+LONG_S = 300.0
 DEFAULT_QUEUE = "default"
 
 
@@ -32,6 +34,15 @@ async def check_queues(patient: Patient, notes: Notes) -> None:
                 f"queue {queue.name}",
                 f"{_jobs(queue)} ({rough(timedelta(seconds=queue.waited_s))} so far), and no live worker serves it.",
                 f"Start `awa worker APP -q {queue.name}`.",
+            )
+        elif queue.throttles >= OFTEN:
+            _note_throttled(notes, queue)
+        elif queue.max_workers is not None and queue.running >= queue.max_workers and queue.waited_s > LONG_S:
+            notes.notice(
+                f"queue {queue.name}",
+                f"{count(queue.running, 'job')} run, as many as its max_workers allows, and {_jobs(queue)} "
+                f"({rough(timedelta(seconds=queue.waited_s))} so far).",
+                f"Where what it uses can bear more: `awa queue set {queue.name} --max-workers N`.",
             )
     if len(queues) == QUEUES:
         notes.notice(
@@ -112,6 +123,16 @@ def _note_paused(notes: Notes, queue: WaitingQueue) -> None:
             f"It is paused until {until}, and {_jobs(queue)}.",
             f"Wait, or `awa queue resume {queue.name}`.",
         )
+
+
+def _note_throttled(notes: Notes, queue: WaitingQueue) -> None:
+    rests = "" if queue.rests_s is None else f" It rests for another {rough(timedelta(seconds=queue.rests_s))}."
+    notes.notice(
+        f"queue {queue.name}",
+        f"It was throttled {queue.throttles} times in a row, and {_jobs(queue)}.{rests}",
+        f"Stay below what the other side allows, with `awa queue set {queue.name} --rate` or --max-workers; "
+        f"`awa queue unthrottle {queue.name}` lets it go on at once.",
+    )
 
 
 def _jobs(queue: WaitingQueue) -> str:

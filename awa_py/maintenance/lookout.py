@@ -24,7 +24,9 @@ from awa_py.metrics import (
     DUE_LAG,
     OTHERS,
     QUEUE_JOBS,
+    QUEUE_MAX_WORKERS,
     QUEUE_PAUSED,
+    QUEUE_THROTTLED,
     QUEUE_WAITING,
     QUEUE_WORKERS,
     QUEUES_SHOWN,
@@ -47,8 +49,10 @@ STATES = {
     "scheduled": (State.SCHEDULED, State.RETRYABLE, State.WAITING),
     "dead": (State.FAILED, State.CANCELLED),
 }
-OF_QUEUE: dict[Declared, Callable[[QueueFigures], float]] = {
+OF_QUEUE: dict[Declared, Callable[[QueueFigures], float | None]] = {  # None: it has none
     QUEUE_PAUSED: attrgetter("paused"),
+    QUEUE_THROTTLED: attrgetter("throttled"),
+    QUEUE_MAX_WORKERS: attrgetter("max_workers"),
     QUEUE_WAITING: attrgetter("waiting_s"),
     QUEUE_WORKERS: attrgetter("workers"),
 }
@@ -149,7 +153,8 @@ class Lookout:
         for gauge, figure in OF_QUEUE.items():
             most: dict[str, float] = {}
             for queue in shown:
-                most[label[queue.name]] = max(most.get(label[queue.name], 0.0), figure(queue))
+                if (found := figure(queue)) is not None:
+                    most[label[queue.name]] = max(most.get(label[queue.name], 0.0), found)
             yield from ((gauge, (name,), value) for name, value in most.items())
         for table, count in self._counts.items():
             jobs_of = {(name, state): 0 for name in label.values() for state in STATES[table]}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from awa_py.config import Settings
+from awa_py.maintenance.aging import EVERY, Aging
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.promote import Promotion
@@ -42,6 +43,7 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=partial(sync, definitions=schedules)),
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wakes=frozenset({Topic.CRON})),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
+        Task(name="aging", interval=EVERY, run=Aging(age=settings.aging_interval).run),
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
         Task(
             name="rebalance",

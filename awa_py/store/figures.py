@@ -15,6 +15,8 @@ class QueueFigures:
     paused: bool
     waiting_s: float
     workers: int
+    throttled: bool = False
+    max_workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

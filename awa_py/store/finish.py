@@ -17,6 +17,15 @@ class Retried:
     retry_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """For how long a throttled job's queue is to rest, how often in a row it was to, and whether this job began it."""
+
+    rest_s: float
+    throttles: int
+    begins: bool
+
+
 async def complete_jobs(
     session: Session, ids: Sequence[int], leases: Sequence[int], results: Sequence[str | None] | None, *, keep: bool
 ) -> set[int] | None:
@@ -42,6 +51,14 @@ async def snooze_jobs(
 ) -> set[int]:
     """running → scheduled, the attempt given back."""
     return {row[0] for row in await session.fetch("snooze_jobs", ids, leases, delays)}
+
+
+async def throttle_jobs(
+    session: Session, ids: Sequence[int], leases: Sequence[int], reasons: Sequence[str]
+) -> dict[int, Rest]:
+    """running → scheduled, the attempt given back; and their queues rest."""
+    rows = await session.fetch("throttle_jobs", ids, leases, reasons)
+    return {row[0]: Rest(row[1], row[2], row[3]) for row in rows}
 
 
 async def bury_jobs(

@@ -116,6 +116,13 @@ async def sweep_workers(session: Session, *, staleness: timedelta) -> int:
     return int(await session.fetchval("sweep_workers", staleness))
 
 
+async def age_jobs(session: Session, *, after: str, queues: int, age: timedelta, limit: int) -> tuple[int, str | None]:
+    """Moves up what has waited for long. How many, and the queue to go on after (None: at the end)."""
+    row = await session.fetchrow("age_jobs", after, queues, age, limit)
+    assert row is not None
+    return row["moved"], row["go_on_after"]
+
+
 async def mark_unserved_jobs(
     session: Session, *, after: ReadyCursor, limit: int, staleness: timedelta, grace: timedelta
 ) -> tuple[list[Unserved], ReadyCursor | None]:

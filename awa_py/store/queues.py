@@ -4,10 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
+from awa_py.rate import Rate
 from awa_py.store.session import Session
+
+Setting: TypeAlias = timedelta | Rate | bool | int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +27,38 @@ class QueueRow:
     failed_retention: timedelta | None
     timeout: timedelta | None
     staleness: timedelta | None
+    max_workers: int | None
+    rate_jobs: int | None
+    rate_period: timedelta | None
+    rate_tokens: float | None
+    rate_refilled_at: datetime | None
+    aging: timedelta | None  # 0: off
+    throttled: bool
+    throttled_until: datetime | None
+    throttled_at: datetime | None
+    throttle_reason: str | None
+    throttles: int  # in a row, as of now
     created_at: datetime | None
     updated_at: datetime | None
     counts: dict[str, int]
     oldest_available_s: float | None
     workers: int
+
+    @property
+    def rate(self) -> Rate | None:
+        return None if self.rate_jobs is None or self.rate_period is None else Rate(self.rate_jobs, self.rate_period)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueWorker:
+    """A live worker of a queue, and its part in it: the slots that the leader gave it (None: none of its own)."""
+
+    id: UUID
+    label: str | None
+    hostname: str
+    pid: int
+    slots: int | None
+    running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +95,33 @@ async def ensure_queues(session: Session, names: Sequence[str]) -> None:
     await session.fetch("ensure_queues", names)
 
 
-async def set_queue(session: Session, name: str, settings: Mapping[str, timedelta | bool | None]) -> None:
+async def set_queue(session: Session, name: str, settings: Mapping[str, Setting]) -> None:
     """Sets what is named; None sets the default again."""
-    values: dict[str, Any] = {
-        key: f"{value.total_seconds():.6f} seconds" if isinstance(value, timedelta) else value
-        for key, value in settings.items()
-    }
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == "rate":
+            assert value is None or isinstance(value, Rate)
+            values["rate_jobs"] = value and value.count
+            values["rate_period"] = value and _interval(value.period)
+        else:
+            values[key] = _interval(value) if isinstance(value, timedelta) else value
     await session.fetch("set_queue", name, json.dumps(values))
 
 
-async def pause_queue(session: Session, name: str, *, paused: bool, period: timedelta | None = None) -> None:
-    await session.fetch("pause_queue", name, paused, period)
+async def pause_queue(
+    session: Session, name: str, *, paused: bool, period: timedelta | None = None, until: datetime | None = None
+) -> None:
+    await session.fetch("pause_queue", name, paused, period, until)
+
+
+async def unthrottle_queue(session: Session, name: str) -> int | None:
+    """Ends the rest of a queue, and forgets how often it had to. How many jobs waited for that; None: no such queue."""
+    async with session.connection.transaction():
+        row = await session.fetchrow("unthrottle_queue", name)
+        if row is None:
+            return None
+        # A statement of its own: it sees the jobs that were being throttled while the first one waited for the row.
+        return int(await session.fetchval("hasten_throttled_jobs", name, row["throttled_until"]))
 
 
 async def purge_queue(session: Session, name: str, *, limit: int) -> int:
@@ -88,6 +134,10 @@ async def list_queues(session: Session, name: str | None = None, *, staleness: t
     return [QueueRow(**{**dict(row), "counts": json.loads(row["counts"])}) for row in rows]
 
 
+async def list_queue_workers(session: Session, name: str, *, staleness: timedelta) -> list[QueueWorker]:
+    return [QueueWorker(**dict(row)) for row in await session.fetch("list_queue_workers", name, staleness)]
+
+
 async def list_workers(session: Session, *, staleness: timedelta) -> list[WorkerRow]:
     rows = await session.fetch("list_workers", staleness)
     return [WorkerRow(**{**dict(row), "slots": json.loads(row["slots"])}) for row in rows]
@@ -98,3 +148,7 @@ async def command_workers(
 ) -> set[UUID]:
     """Tells workers to be quiet or to go on (None: as they were), or to stop. Those that are still in the registry."""
     return {row[0] for row in await session.fetch("command_workers", ids, quiet, stop)}
+
+
+def _interval(value: timedelta) -> str:
+    return f"{value.total_seconds():.6f} seconds"

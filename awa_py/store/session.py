@@ -22,12 +22,19 @@ SHOWN = (
     "cancel_requested_at, concurrency_key, concurrency_limit, ordered"
 )
 
+# How often in a row the queue `q` was throttled, as of now: one less for every two minutes of quiet since it went on.
+THROTTLES = (
+    "greatest(0, q.throttles - greatest(0, floor(extract(epoch FROM now() - q.throttled_until)::float8 / 120)))::int"
+)
+
 
 @cache
 def statement(name: str, schema: Schema) -> str:
     """The text of `sql/NAME.sql` for this schema."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return schema.put_into(text.replace("{carried}", CARRIED).replace("{shown}", SHOWN))
+    return schema.put_into(
+        text.replace("{carried}", CARRIED).replace("{shown}", SHOWN).replace("{throttles}", THROTTLES)
+    )
 
 
 class Session:

@@ -28,6 +28,10 @@ class WaitingQueue:
     waited_s: float
     paused: bool
     paused_until: datetime | None
+    throttles: int
+    rests_s: float | None
+    max_workers: int | None
+    running: int  # of those that count for max_workers
     workers: int
 
 

@@ -20,7 +20,7 @@ from awa_py.store.session import Session
 from awa_py.wording import clean, frames, ordinal
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
-from awa_py.worker.outcome import Buried, Completed, Dropped, Errored, Released, Snoozed
+from awa_py.worker.outcome import Buried, Completed, Dropped, Errored, Released, Snoozed, Throttled
 
 logger = logging.getLogger("awa.worker")
 
@@ -51,11 +51,17 @@ class Completer:
             Completed: self._complete,
             Errored: self._fail,
             Snoozed: self._snooze,
+            Throttled: self._throttle,
             Buried: self._bury,
             Released: self._release,
         }
         # The others are counted one by one, where they are logged.
-        self._counters = {Completed: metrics.completed, Snoozed: metrics.snoozed, Released: metrics.released}
+        self._counters = {
+            Completed: metrics.completed,
+            Snoozed: metrics.snoozed,
+            Throttled: metrics.throttled,
+            Released: metrics.released,
+        }
 
     def settle(self, flights: Sequence[Flight]) -> None:
         """Takes jobs whose outcomes are to be written with the next flush."""
@@ -131,13 +137,14 @@ class Completer:
 
     async def _write_groups(self, batch: Sequence[Flight]) -> None:
         # In the order of ids, so that two statements that touch the same rows cannot deadlock.
-        groups: dict[type, list[Flight]] = defaultdict(list)
+        # First the queues that have to rest: what is given back must not be claimed again at once.
+        groups: dict[type, list[Flight]] = defaultdict(list, {Throttled: []})
         for flight in sorted(batch, key=attrgetter("id")):
             groups[type(flight.outcome)].append(flight)
         for kind, flights in groups.items():
             if kind is Dropped:
                 self._end(flights, held=set(), sure=True)
-            else:
+            elif flights:
                 await self._write(self._writers[kind], flights)
 
     async def _write(self, writer: Writer, flights: Sequence[Flight]) -> None:
@@ -235,6 +242,17 @@ class Completer:
     async def _snooze(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         delays = [outcome.delay for outcome in _outcomes(flights, Snoozed)]
         return await finish.snooze_jobs(session, *_keys(flights), delays)
+
+    async def _throttle(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
+        reasons = [outcome.reason for outcome in _outcomes(flights, Throttled)]
+        answers = await finish.throttle_jobs(session, *_keys(flights), reasons)
+        for flight, reason in zip(flights, reasons, strict=True):
+            answer = answers.get(flight.id)
+            if answer is not None and answer.begins:
+                words = (flight.queue, answer.rest_s, ordinal(answer.throttles), flight, reason)
+                sentence = "queue %s rests for %.0f s, for the %s time in a row: %s was throttled: %s"
+                self._log(WARNING, flight, "throttled", sentence, *words)
+        return set(answers)
 
     async def _bury(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         outcomes = _outcomes(flights, Buried)

@@ -22,7 +22,7 @@ from awa_py.worker.batches import Batch, Gatherer
 from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Call, Flights, Lane
 from awa_py.worker.judge import DONE, HandlerTimeout, Judge, stopped
-from awa_py.worker.outcome import Released
+from awa_py.worker.outcome import Released, Throttled
 
 BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
 # What PostgreSQL writes is JSON, without a space around it: nothing is left for raw_decode() to check.
@@ -103,10 +103,15 @@ class Executor:
     def give_back(self) -> None:
         """Lets somebody else have all jobs that wait."""
         self._release(self._flights.take_back(math.inf))
-        for (queue, _), gatherer in self._gatherers.items():
-            flights = gatherer.take_back()
-            self._flights.gather(queue, -len(flights))
-            self._release(flights)
+        for queue in {queue for queue, _ in self._gatherers}:
+            self._give_back_gathering(queue)
+
+    def _give_back_gathering(self, queue: str) -> None:
+        for place, gatherer in self._gatherers.items():
+            if place[0] == queue:
+                flights = gatherer.take_back()
+                self._flights.gather(queue, -len(flights))
+                self._release(flights)
 
     def give_back_late(self, since: float) -> None:
         """Lets somebody else have the jobs that wait for a slot since before that moment."""
@@ -194,8 +199,17 @@ class Executor:
 
     def _judged(self, flights: list[Flight], end: object) -> list[Flight]:
         for flight in flights:
-            flight.outcome = DONE if end is None else self._judge.of(end, flight)
+            if end is None:
+                flight.outcome = DONE
+            else:
+                self._give_judgement(flight, end)
         return flights
+
+    def _give_judgement(self, flight: Flight, end: object) -> None:
+        flight.outcome = self._judge.of(end, flight)
+        if isinstance(flight.outcome, Throttled):  # the whole queue is to rest: what waits here would run all the same
+            self._release(self._flights.take_back_from(flight.queue))
+            self._give_back_gathering(flight.queue)
 
     def _hand_in(self, lane: Lane, ended: Sequence[Flight]) -> None:
         """These jobs have run: their outcomes are to be written."""
@@ -255,7 +269,7 @@ class Executor:
             return
         flight = batch.settle(job_id)
         if flight is not None:
-            flight.outcome = self._judge.of(end, flight)
+            self._give_judgement(flight, end)
             self._hand_in(self._flights.lane(flight.queue), [flight])
 
     def _gatherer(self, queue: str, handler: Handler) -> Gatherer:

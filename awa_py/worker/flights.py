@@ -176,6 +176,12 @@ class Flights:
                 lane.batch = 0  # calls take long: the next batch is claimed when there is a slot for it
         return taken
 
+    def take_back_from(self, queue: str) -> list[Flight]:
+        """Takes those of one queue back that wait for a slot."""
+        lane = self._lanes[queue]
+        lane.batch = 0
+        return [flight for _ in range(len(lane.waiting)) for flight in lane.take().unsettled()]
+
     def give_back(self, flights: Sequence[Flight]) -> None:
         """These jobs have not run, and that is to be written."""
         for flight in flights:

@@ -7,9 +7,10 @@ from awa_py.errors import InvalidArguments, InvalidJob
 from awa_py.job import State
 from awa_py.metrics import Reason
 from awa_py.outcome import Cancel, Fail, Outcome, Retry, Snooze
+from awa_py.outcome import Throttled as Throttle
 from awa_py.wording import chain, clean
 from awa_py.worker.flight import Flight, Stop
-from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed
+from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed, Throttled
 
 DONE = Completed()
 
@@ -33,6 +34,8 @@ class Judge:
                 return Errored(clean(str(end.reason)), end.after, reason=Reason.ASKED)
             case Snooze():
                 return Snoozed(end.delay)
+            case Throttle():
+                return Throttled(clean(str(end.reason)))
             case Cancel():
                 return Buried(State.CANCELLED, clean(str(end.reason)))
             case Fail():

@@ -32,6 +32,13 @@ class Snoozed:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttled:
+    """When the whole queue has rested, and the attempt does not count."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Buried:
     """Never again: failed or cancelled."""
 
@@ -51,4 +58,4 @@ class Dropped:
     """It is no longer ours: there is nothing to write."""
 
 
-AttemptOutcome = Completed | Errored | Snoozed | Buried | Released | Dropped
+AttemptOutcome = Completed | Errored | Snoozed | Throttled | Buried | Released | Dropped

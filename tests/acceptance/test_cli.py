@@ -14,10 +14,11 @@ import pytest
 from awa_py.db import Connection
 from awa_py.migrate import migrations
 from awa_py.store import queues
+from awa_py.store.finish import throttle_jobs
 from awa_py.store.heartbeat import WorkerInfo, beat_worker
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
-from tests.support import OWNER
+from tests.support import OWNER, insert_running
 
 pytestmark = pytest.mark.integration
 
@@ -281,6 +282,57 @@ class TestQueue:
         assert queue["paused_until"] is not None
         awa.ok("queue", "resume", "email")
         assert not awa.ok("queue", "show", "email", "--json").json["paused"]
+
+    def test_pause_until(self, awa: Awa) -> None:
+        said = awa.ok("queue", "pause", "email", "--until", "2999-01-31T09:00+01:00").out
+        assert said == 'queue "email" is paused until 2999-01-31T09:00:00+01:00\n'
+        assert awa.ok("queue", "show", "email", "--json").json["paused_until"] == "2999-01-31T08:00:00+00:00"
+        for wrong, says in (
+            ("2020-01-01T00:00+01:00", "--until has passed"),
+            ("9999-12-31T23:59:59-12:00", "--until is too far away"),
+        ):
+            answer = awa("queue", "pause", "email", "--until", wrong)
+            assert answer.code == 2
+            assert says in answer.err
+        assert awa.ok("queue", "show", "email", "--json").json["paused_until"] == "2999-01-31T08:00:00+00:00"
+
+    async def test_limits(self, awa: Awa, session: Session) -> None:  # F1
+        awa.ok("queue", "set", "gh", "--max-workers", "8", "--rate", "5000/h", "--aging", "off")
+        queue = awa.ok("queue", "show", "gh", "--json").json
+        assert (queue["max_workers"], queue["rate_jobs"], queue["rate_period"]) == (8, 5000, "1h")
+        assert queue["aging"] == "0s"
+        # Ensuring a queue never overwrites what an operator tuned.
+        await queues.ensure_queues(session, ["gh", "slack"])
+        assert awa.ok("queue", "show", "gh", "--json").json == queue
+        shown = awa.ok("queue", "show", "gh").out
+        assert re.search(r"max workers +8\nrate +5000/h\naging +off\n", shown), shown
+        assert re.search(r"workers +max +rate +aging", awa.ok("queue", "list").out)
+        awa.ok("queue", "set", "gh", "--max-workers", "default", "--rate", "default", "--aging", "default")
+        queue = awa.ok("queue", "show", "gh", "--json").json
+        assert [queue[name] for name in ("max_workers", "rate_jobs", "rate_period", "aging")] == [None] * 4
+        assert not re.search(r"max|rate|aging", awa.ok("queue", "list").out)
+
+    async def test_who_serves_it(self, awa: Awa, session: Session) -> None:
+        await serve(session, "gh", "slack", kinds=("work",))
+        await session.connection.execute("INSERT INTO awa.slots VALUES ('gh', $1, 4)", OWNER)
+        await insert_running(session, 2, queue="gh")
+        assert awa.ok("queue", "show", "gh", "--json").json["distribution"] == [
+            {"id": str(OWNER), "hostname": "here", "pid": 7, "slots": 4, "running": 2}
+        ]
+        assert re.search(r"\nhere:7 +4 +2 +0", awa.ok("queue", "show", "gh").out)
+
+    async def test_throttling_is_seen_and_ended(self, awa: Awa, session: Session) -> None:  # F10
+        jobs = await insert_running(session, 2, queue="gh")
+        await throttle_jobs(session, jobs, [1, 1], ["429", "429"])
+        queue = awa.ok("queue", "show", "gh", "--json").json
+        assert (queue["throttled"], queue["throttles"], queue["throttle_reason"]) == (True, 1, "429")
+        assert re.search(
+            r"throttled +until .* UTC \(in .*\), 1 time in a row: 429\n", awa.ok("queue", "show", "gh").out
+        )
+        assert "throttled, goes on in" in awa.ok("queue", "list").out
+        assert awa.ok("queue", "unthrottle", "gh").out == 'queue "gh" goes on: 2 jobs waited for that\n'
+        assert not awa.ok("queue", "show", "gh", "--json").json["throttled"]
+        assert awa.ok("queue", "unthrottle", "gh").out == 'queue "gh" goes on\n'
 
     def test_purge_asks_first(self, awa: Awa) -> None:
         awa.ok("enqueue", "work", "-q", "bulk", "--count", "3")

@@ -14,7 +14,7 @@ from awa_py.db import STEADY_PLANS, Database
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.metrics import Metrics
 from awa_py.store.claim import PRIORITIES
-from awa_py.store.finish import bury_jobs, complete_jobs, fail_attempts, release_jobs, snooze_jobs
+from awa_py.store.finish import bury_jobs, complete_jobs, fail_attempts, release_jobs, snooze_jobs, throttle_jobs
 from awa_py.store.heartbeat import beat_jobs
 from awa_py.store.session import Session, statement
 from tests.support import (
@@ -166,6 +166,8 @@ async def finish_all(session: Session, ids: list[int], how: str) -> None:
             await fail_attempts(session, ids, leases, ["boom"] * len(ids), [None] * len(ids))
         case "snooze":
             await snooze_jobs(session, ids, leases, [seconds(60)] * len(ids))
+        case "throttle":
+            await throttle_jobs(session, ids, leases, ["429"] * len(ids))
         case "bury":
             await bury_jobs(session, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
         case "release":
@@ -192,7 +194,7 @@ class TestABatch:
             assert door.wire.total == 1
 
     async def test_whatever_becomes_of_running_jobs_is_one_statement(self, door: Counted, counting: Session) -> None:
-        for how in ("complete", "fail", "snooze", "bury", "release", "beat"):
+        for how in ("complete", "fail", "snooze", "bury", "release", "throttle", "beat"):
             await finish_all(counting, [0], how)
             for size in self.SIZES:
                 ids = await insert_running(counting, size)

@@ -437,6 +437,34 @@ class TestWork:
         await queues.pause_queue(session, "default", paused=True, period=timedelta(hours=1))
         assert (await only(database, "work.queues")).level is Level.WARNING
 
+    async def test_a_queue_that_is_throttled_again_and_again(self, session: Session, database: Database) -> None:  # F10
+        await serve(session, "gh")
+        await insert(session, "ready", 3, queue="gh")
+        await insert_queue(session, "gh", throttles=4, throttled_until=ago(-600))
+        assert await look(database, "work.queues") == []
+        await insert_queue(session, "gh", throttles=5, throttled_until=ago(-600))
+        finding = await only(database, "work.queues")
+        assert (finding.level, finding.about) == (Level.NOTICE, "queue gh")
+        assert re.fullmatch(
+            r"It was throttled 5 times in a row, and 3 jobs wait\. It rests for another \S+\.", finding.says
+        )
+        assert "`awa queue unthrottle gh`" in (finding.do or "")
+        await insert_queue(session, "gh", throttles=5, throttled_until=ago(200))  # it decays
+        assert await look(database, "work.queues") == []
+
+    async def test_a_queue_at_its_max_workers(self, session: Session, database: Database) -> None:
+        await serve(session, "gh")
+        await insert(session, "ready", 1, queue="gh", run_at=ago(3600))
+        await insert_running(session, 2, queue="gh", limited=True)
+        await insert_queue(session, "gh", max_workers=3)
+        assert await look(database, "work.queues") == []
+        await insert_queue(session, "gh", max_workers=2)
+        finding = await only(database, "work.queues")
+        assert (finding.level, finding.about) == (Level.NOTICE, "queue gh")
+        assert finding.says.startswith("2 jobs run, as many as its max_workers allows, and 1 job waits (")
+        await session.connection.execute("UPDATE awa.ready SET run_at = now()")
+        assert await look(database, "work.queues") == []
+
     async def test_a_kind_without_a_handler(self, session: Session, database: Database) -> None:
         await serve(session, "default", "email", kinds=("work", "send"))
         await put_one(session, "send")

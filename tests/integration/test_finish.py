@@ -8,7 +8,15 @@ import pytest
 
 from awa_py import State
 from awa_py.store.claim import release_orphans
-from awa_py.store.finish import Retried, bury_jobs, complete_jobs, fail_attempts, release_jobs, snooze_jobs
+from awa_py.store.finish import (
+    Retried,
+    bury_jobs,
+    complete_jobs,
+    fail_attempts,
+    release_jobs,
+    snooze_jobs,
+    throttle_jobs,
+)
 from awa_py.store.heartbeat import WorkerInfo, beat_jobs, beat_worker, list_cancel_requests, update_progress
 from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
 from awa_py.store.maintain import promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
@@ -41,6 +49,7 @@ FINISHES: dict[str, Finish] = {
     ),
     "fail": lambda session, job_id, lease: fail_attempts(session, [job_id], [lease], ["boom"], [None]),
     "snooze": lambda session, job_id, lease: snooze_jobs(session, [job_id], [lease], [seconds(60)]),
+    "throttle": lambda session, job_id, lease: throttle_jobs(session, [job_id], [lease], ["429"]),
     "bury": lambda session, job_id, lease: bury_jobs(session, [job_id], [lease], [State.FAILED], ["why"]),
     "release": lambda session, job_id, lease: release_jobs(session, [job_id], [lease]),
     "beat": lambda session, job_id, lease: beat_jobs(session, [job_id], [lease]),

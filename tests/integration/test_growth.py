@@ -99,6 +99,7 @@ async def test_a_claim_where_nothing_waits(big: Session) -> None:
         ("delete", lambda s, ids, leases: finish.complete_jobs(s, ids, leases, None, keep=False)),
         ("fail", lambda s, ids, leases: finish.fail_attempts(s, ids, leases, ["e"] * JOBS, [None] * JOBS)),
         ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, ids, leases, [HOUR] * JOBS)),
+        ("throttle", lambda s, ids, leases: finish.throttle_jobs(s, ids, leases, ["429"] * JOBS)),
         ("bury", lambda s, ids, leases: finish.bury_jobs(s, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS)),
         ("release", lambda s, ids, leases: finish.release_jobs(s, ids, leases)),
         ("beat", lambda s, ids, leases: heartbeat.beat_jobs(s, ids, leases)),
@@ -176,6 +177,12 @@ async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(
         await insert_completed(leader, 20_000, age_s=24 * 3600 + 60)
         act = functools.partial(maintain.delete_completed_jobs, retention=24 * HOUR, limit=5000)
         assert await pages(leader, act, whole={"queues", "completed_default"}) <= 100
+
+
+async def test_the_aging_of_what_waits(big: Session) -> None:
+    """A step over five hundred queues: a few looks at the head of each of their lines, and no more."""
+    walk = {"after": "", "queues": 500, "age": HOUR, "limit": JOBS}
+    assert await pages(big, lambda s: maintain.age_jobs(s, **walk)) <= 500 * 200  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["rescue", "cleanup"])

@@ -165,6 +165,7 @@ class TestLeader:
         await insert(session, "ready", 2, queue="email", kind="nobody", priority=4, run_at=ago(600))
         await insert(session, "scheduled", 4, queue="later", state="scheduled", run_at=ago(-3600))
         await insert_queue(session, "still", paused=True)
+        await insert_queue(session, "gh", throttled_until=ago(-3600), max_workers=3)
         async with leading(app, metrics):
             jobs = "awa_queue_jobs"
             await eventually(lambda: value(metrics, jobs, queue="email", state="available") == 5)
@@ -174,6 +175,10 @@ class TestLeader:
             assert value(metrics, "awa_queue_oldest_waiting_seconds", queue="later") == 0
             assert value(metrics, "awa_queue_paused", queue="still") == 1
             assert value(metrics, "awa_queue_paused", queue="email") == 0
+            assert value(metrics, "awa_queue_throttled", queue="gh") == 1
+            assert value(metrics, "awa_queue_throttled", queue="email") == 0
+            assert value(metrics, "awa_queue_max_workers", queue="gh") == 3
+            assert value(metrics, "awa_queue_max_workers", queue="email") is None
             assert value(metrics, "awa_queue_workers", queue="email") == 0
             assert value(metrics, "awa_workers") == 0
             assert value(metrics, "awa_is_leader") == 1

@@ -206,6 +206,7 @@ class TestSteadyPlans:
         [
             ("complete_jobs", "'{1,2,3}', '{1,1,1}', '{null,null,null}', true, 3"),
             ("snooze_jobs", "'{1,2,3}', '{1,1,1}', '{1s,1s,1s}'"),
+            ("throttle_jobs", "'{1,2,3}', '{1,1,1}', '{a,b,c}'"),
             ("bury_jobs", "'{1,2,3}', '{1,1,1}', '{failed,failed,failed}', '{a,b,c}'"),
             ("release_jobs", "'{1,2,3}', '{1,1,1}'"),
             ("beat_jobs", "'{1,2,3}', '{1,1,1}'"),
@@ -220,6 +221,12 @@ class TestSteadyPlans:
     async def test_the_look_at_many_queues(self, big: OwnConnection, generic: bool) -> None:
         root = await plan(big, "has_ready_jobs", "'{q1,q2,q9}', '{work}'", generic=generic)
         assert sorted(scans(root, "ready")) == [("Index Scan", "ready_keys"), ("Index Scan", "ready_order")]
+
+    async def test_the_aging_of_what_waits(self, big: OwnConnection, generic: bool) -> None:
+        root = await plan(big, "age_jobs", "'', 500, '5 m', 100", generic=generic)
+        assert {kind for kind, _ in scans(root, "ready")} <= {"Index Scan", "Index Only Scan", "Tid Scan"}
+        assert {index for _, index in scans(root, "ready")} == {"ready_order", "ready_keyed_order", None}
+        assert "ready" not in sorted_tables(root)
 
     async def test_the_look_for_unserved_jobs(self, big: OwnConnection, generic: bool) -> None:
         root = await plan(big, "mark_unserved_jobs", "'', 0, 0, 500, '90 s', '5 s'", generic=generic)

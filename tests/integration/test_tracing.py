@@ -160,6 +160,7 @@ class TestHowItEnded:
             (awa.Fail("secret"), StatusCode.ERROR, "Fail", "fail"),
             (awa.Cancel("secret"), StatusCode.UNSET, None, "cancel"),
             (awa.Snooze(3600), StatusCode.UNSET, None, "snooze"),
+            (awa.Throttled("secret"), StatusCode.UNSET, None, "throttled"),
             (None, StatusCode.UNSET, None, None),
         ],
     )

@@ -393,7 +393,8 @@ class TestEnds:
             await drain(app)
             assert (await app.get(job_id)).state is State.COMPLETED
         assert problems == [
-            f"settle() takes awa.Retry, Snooze, Cancel, Fail or an error, not {type(odd).__name__}" for odd in odd_ones
+            f"settle() takes awa.Retry, Snooze, Throttled, Cancel, Fail or an error, not {type(odd).__name__}"
+            for odd in odd_ones
         ]
 
     async def test_failed_ones_come_again_with_others(self, app: App, session: Session) -> None:

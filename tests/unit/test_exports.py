@@ -6,7 +6,7 @@ import awa_py
 from awa_py import errors
 
 # The names that the contract gives, as far as they are built.
-CONTRACT = {"App", "AwaError", "Cancel", "Context", "Fail", "Job", "Retry", "Snooze"}
+CONTRACT = {"App", "AwaError", "Cancel", "Context", "Fail", "Job", "Retry", "Snooze", "Throttled"}
 
 
 def test_the_names_are_sorted_and_each_is_there() -> None:

@@ -1,5 +1,5 @@
 -- The queues that have something ready, how much of it up to a limit, how long the next in line has waited, whether an
--- operator paused them, and how many live workers serve them. From queue to queue by index, over whatever lies between.
+-- operator paused or limited them, whether they are throttled, and how many live workers serve them. From queue to queue by index, over whatever lies between.
 -- $1 how many queues at the most · $2 up to how many jobs to count · $3 staleness: workers silent for longer are dead
 WITH RECURSIVE walk AS (
     (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL ORDER BY queue LIMIT 1)
@@ -33,6 +33,11 @@ SELECT named.queue AS name,
              WHERE queue = named.queue AND concurrency_key IS NOT NULL ORDER BY concurrency_key, priority, id LIMIT $2)
         ) AS heads) AS waited_s,
        coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
+       {throttles} AS throttles,
+       CASE WHEN q.throttled_until > now() THEN extract(epoch FROM q.throttled_until - now())::float8 END AS rests_s,
+       q.max_workers,
+       CASE WHEN q.max_workers IS NULL THEN 0
+            ELSE (SELECT count(*) FROM awa.running r WHERE r.queue = named.queue AND r.limited) END::int AS running,
        (SELECT count(*) FROM awa.workers w
         WHERE w.heartbeat_at > now() - $3::interval AND named.queue = ANY (w.queues))::int AS workers
 FROM named LEFT JOIN awa.queues q ON q.name = named.queue

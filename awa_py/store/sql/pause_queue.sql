@@ -1,8 +1,8 @@
 -- Pauses a queue, for ever or until a time, or lets it go on; and tells the workers and the leader.
--- $1 name · $2 paused · $3 for how long, NULL: until somebody resumes it
+-- $1 name · $2 paused · $3 for how long · $4 or until when; both NULL: until somebody resumes it
 WITH written AS (
     INSERT INTO awa.queues (name, paused, paused_until)
-    VALUES ($1, $2, CASE WHEN $2 THEN now() + $3::interval END)
+    VALUES ($1, $2, CASE WHEN $2 THEN coalesce($4::timestamptz, now() + $3::interval) END)
     ON CONFLICT (name) DO UPDATE
     SET paused = excluded.paused, paused_until = excluded.paused_until, updated_at = now()
     RETURNING name, paused

@@ -40,5 +40,5 @@ SELECT named.name, coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, fa
                        (SELECT run_at FROM awa.ready
                         WHERE queue = named.name AND concurrency_key IS NOT NULL
                         ORDER BY concurrency_key, priority, id LIMIT 10)) AS head), 0)::float8 AS waiting_s,
-       coalesce(served.workers, 0) AS workers
+       coalesce(served.workers, 0) AS workers, coalesce(q.throttled_until > now(), false) AS throttled, q.max_workers
 FROM named LEFT JOIN awa.queues q USING (name) LEFT JOIN served USING (name)

@@ -1,15 +1,16 @@
--- Sets what is named of a queue's settings; the others stay.
+-- Sets what is named of a queue's settings; the others stay. A rate begins with one job.
 -- $1 name · $2 the settings, a JSON object of columns; null sets the default again
 WITH wanted AS (
     SELECT * FROM jsonb_to_record($2::text::jsonb) AS w(
         backoff_enabled boolean, backoff_base interval, backoff_max interval, completed_retention interval,
-        failed_retention interval, timeout interval, staleness interval)
+        failed_retention interval, timeout interval, staleness interval, max_workers int, rate_jobs int,
+        rate_period interval, aging interval)
 ),
 written AS (
     INSERT INTO awa.queues AS old (name, backoff_enabled, backoff_base, backoff_max, completed_retention,
-                                   failed_retention, timeout, staleness)
+                                   failed_retention, timeout, staleness, max_workers, rate_jobs, rate_period, aging)
     SELECT $1, coalesce(w.backoff_enabled, true), w.backoff_base, w.backoff_max, w.completed_retention,
-           w.failed_retention, w.timeout, w.staleness
+           w.failed_retention, w.timeout, w.staleness, w.max_workers, w.rate_jobs, w.rate_period, w.aging
     FROM wanted w
     ON CONFLICT (name) DO UPDATE SET
         backoff_enabled = CASE WHEN $2::text::jsonb ? 'backoff_enabled' THEN excluded.backoff_enabled ELSE old.backoff_enabled END,
@@ -21,6 +22,12 @@ written AS (
                                 ELSE old.failed_retention END,
         timeout = CASE WHEN $2::text::jsonb ? 'timeout' THEN excluded.timeout ELSE old.timeout END,
         staleness = CASE WHEN $2::text::jsonb ? 'staleness' THEN excluded.staleness ELSE old.staleness END,
+        max_workers = CASE WHEN $2::text::jsonb ? 'max_workers' THEN excluded.max_workers ELSE old.max_workers END,
+        rate_jobs = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN excluded.rate_jobs ELSE old.rate_jobs END,
+        rate_period = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN excluded.rate_period ELSE old.rate_period END,
+        rate_tokens = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN 1 ELSE old.rate_tokens END,
+        rate_refilled_at = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN now() ELSE old.rate_refilled_at END,
+        aging = CASE WHEN $2::text::jsonb ? 'aging' THEN excluded.aging ELSE old.aging END,
         updated_at = now()
     RETURNING name
 )
