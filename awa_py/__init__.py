@@ -24,6 +24,7 @@ from awa_py.errors import (
     SessionNotKept,
     UnknownKind,
     UnknownQueue,
+    UnknownRoute,
     UnknownSchedule,
 )
 from awa_py.job import Job, NewJob, State
@@ -66,5 +67,6 @@ __all__ = [
     "Unique",
     "UnknownKind",
     "UnknownQueue",
+    "UnknownRoute",
     "UnknownSchedule",
 ]

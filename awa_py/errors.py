@@ -10,6 +10,7 @@ AwaError
 ├── UnknownKind             no handler is registered under that name
 ├── UnknownSchedule         no cron schedule of that name
 ├── UnknownQueue            no queue of that name: neither settings nor jobs
+├── UnknownRoute            no route has that pattern
 ├── JobNotFound             no job has that id (any more)
 ├── JobFailed               the awaited job ended without a result
 │   └── JobCancelled        … because somebody cancelled it
@@ -62,6 +63,10 @@ class UnknownSchedule(AwaError, LookupError):
 
 class UnknownQueue(AwaError, LookupError):
     """No queue of that name has settings or jobs."""
+
+
+class UnknownRoute(AwaError, LookupError):
+    """No route has that pattern."""
 
 
 class JobNotFound(AwaError, LookupError):
