@@ -9,7 +9,7 @@ import typer
 
 from awa_py.systemd.reload import Again
 
-from . import cluster, cron, enqueue, health, job, maintenance, migrate, monitoring, queue, systemd, worker
+from . import cluster, cron, enqueue, health, job, maintenance, migrate, monitoring, queue, route, systemd, worker
 from .bench import command as bench
 from .demo.command import demo
 from .doctor import doctor
@@ -55,6 +55,7 @@ app.add_typer(bench.app, name="bench", rich_help_panel=RUN)
 app.add_typer(systemd.app, name="systemd", rich_help_panel=RUN)
 app.add_typer(job.app, name="job", rich_help_panel=LOOK)
 app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
+app.add_typer(route.app, name="route", rich_help_panel=LOOK)
 app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 command(app, "awa workers", panel=LOOK)(cluster.workers)
 command(app, "awa leader --json", panel=LOOK)(cluster.leader)

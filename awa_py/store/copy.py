@@ -158,10 +158,17 @@ def _culprit(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -
     """Which of the jobs it was, where PostgreSQL says in which line it stood."""
     found = re.search(r"^COPY \w+, line (\d+)", getattr(error, "context", None) or "", re.MULTILINE)
     line = int(found[1]) if found else 0
+    first = True
     for number, job in enumerate(jobs, 1):
         if found and id(job.terms) in copied:
-            # A key, and JSON that somebody wrote by hand, may have lines.
-            line -= 1 + job.args_json.count("\n") + (job.concurrency_key or "").count("\n")
+            # PostgreSQL counts no lines inside of the first row: its end says what the end of a line is.
+            line -= 1 if first else 1 + _lines_inside(job)
+            first = False
             if line <= 0:
                 return f"{job.kind} (job {number} of {len(jobs)}): "
     return ""
+
+
+def _lines_inside(job: NewJob) -> int:
+    """Tags, a key, and JSON that somebody wrote by hand may have lines."""
+    return sum(text.count("\n") for text in (job.args_json, job.concurrency_key or "", *job.terms.tags))
