@@ -138,8 +138,11 @@ def _held_by_key(job: Job, circumstances: Circumstances) -> Iterator[str]:
 def _place_in_line(job: Job, circumstances: Circumstances, *, free: bool) -> Iterator[str]:
     if circumstances.ahead:
         are = "is" if circumstances.ahead == 1 else "are"
-        line = f'queue "{job.queue}"' if job.concurrency_key is None else f'key "{job.concurrency_key}"'
-        yield f"{count(circumstances.ahead, 'job')} {are} ahead of it in its {line}."
+        ahead = count(circumstances.ahead, "job")
+        if job.concurrency_key is None:
+            yield f'{ahead} {are} ahead of it in its queue "{job.queue}".'
+        else:
+            yield f'{ahead} of its key "{job.concurrency_key}" {are} ahead of it.'
     elif free:
         workers = count(circumstances.workers_of_kind, "worker")
         yield f"It is the next in line: it waits for a free slot of {workers} that could run it."

@@ -46,7 +46,7 @@ async def set_route(
     """Add or change a route. It counts for jobs that are enqueued from now on."""
     async with env.session() as session:
         await store.set_route(session, pattern, queue)
-    say(f'jobs of {_kinds(pattern)} that name no queue go to "{queue}"')
+    say(f'a job without a queue goes to "{queue}"{_where(pattern)}')
 
 
 @command(app, "awa route delete 'gh_*'")
@@ -62,7 +62,9 @@ def _row(route: RouteRow, now: datetime) -> Row:
     return {"pattern": route.pattern, "queue": route.queue, "changed": Text(ago(route.updated_at, now))}
 
 
-def _kinds(pattern: str) -> str:
+def _where(pattern: str) -> str:
     if pattern == "*":
-        return "any kind"
-    return f'kinds that begin with "{pattern[:-1]}"' if pattern.endswith("*") else f'kind "{pattern}"'
+        return ", whatever its kind"
+    return (
+        f' where its kind begins with "{pattern[:-1]}"' if pattern.endswith("*") else f' where its kind is "{pattern}"'
+    )

@@ -131,7 +131,7 @@ class TestEnqueue:
         ]
         told = awa.ok("job", "explain", last).out
         assert f'Its key "k" is ordered: job {first}, which is available, has to end first.' in told
-        assert '2 jobs are ahead of it in its key "k".' in told
+        assert '2 jobs of its key "k" are ahead of it.' in told
 
     def test_an_app_checks_the_arguments_and_gives_its_defaults(self, awa: Awa) -> None:
         wrong = awa("enqueue", "greet", '{"nam": "me"}', "--app", "tasks:app")
@@ -310,7 +310,7 @@ class TestRoute:  # F4
         assert awa.ok("route", "list").out == "no routes\n"
         assert awa.ok("route", "list", "--json").json == []
         said = awa.ok("route", "set", "gh_*", "gh").out
-        assert said == 'jobs of kinds that begin with "gh_" that name no queue go to "gh"\n'
+        assert said == 'a job without a queue goes to "gh" where its kind begins with "gh_"\n'
         awa.ok("route", "set", "gh_*", "github")
         awa.ok("route", "set", "gh_ping", "quick")
         routes = awa.ok("route", "list", "--json").json

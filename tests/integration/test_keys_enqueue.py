@@ -178,7 +178,7 @@ class TestExplain:
         running += await insert_running(session, 1, **key)
         told = " ".join(await app.explain(behind))
         assert f'Its key "k" is at its limit: 2 of 2 jobs are running (jobs {running[0]}, {running[1]}).' in told
-        assert '1 job is ahead of it in its key "k".' in told
+        assert '1 job of its key "k" is ahead of it.' in told
 
     async def test_an_ordered_key_names_the_job_that_comes_first(self, app: App, session: Session) -> None:
         new = NewJob(kind="work", concurrency_key="k", ordered=True)
@@ -217,4 +217,4 @@ class TestExplain:
         keyed = NewJob(kind="work", concurrency_key="k")
         *_, last_keyed, last = await put(session, NewJob(kind="work"), keyed, keyed, keyed, NewJob(kind="work"))
         assert '1 job is ahead of it in its queue "default".' in await app.explain(last)
-        assert '2 jobs are ahead of it in its key "k".' in await app.explain(last_keyed)
+        assert '2 jobs of its key "k" are ahead of it.' in await app.explain(last_keyed)

@@ -113,7 +113,7 @@ BEFORE = NOW - timedelta(seconds=3)
             {**ORDERED, "circumstances": {"earlier_id": 5, "earlier_state": "retryable"}},
             'Its key "k" is ordered: job 5, which is retryable, has to end first.',
         ),
-        ({**KEY, "circumstances": {"key_running": 1, "ahead": 4}}, '4 jobs are ahead of it in its key "k".'),
+        ({**KEY, "circumstances": {"key_running": 1, "ahead": 4}}, '4 jobs of its key "k" are ahead of it.'),
         ({**KEY, "circumstances": {"key_running": 1}}, "It is the next in line"),
         ({"unique_key": "k"}, 'It holds the unique key "k"'),
         ({"deadline_at": LATER}, "where it has not completed by 2026-05-01 12:05:00 UTC (in 5m), it fails"),
