@@ -26,6 +26,7 @@ from awa_py.errors import (
     UnknownKind,
     UnknownQueue,
     UnknownRateLimit,
+    UnknownRoute,
     UnknownSchedule,
     UnknownWorker,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "UnknownKind",
     "UnknownQueue",
     "UnknownRateLimit",
+    "UnknownRoute",
     "UnknownSchedule",
     "UnknownWorker",
     "WorkerName",

@@ -14,10 +14,12 @@ from awa_py.db import Connection, Database, Schema
 from awa_py.duration import Duration
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.job import Job, NewJob, Terms
+from awa_py.keys import KeyTemplate
 from awa_py.maintenance.candidate import Candidate
 from awa_py.metrics import Metrics
 from awa_py.options import Options
 from awa_py.registry import Batching, CronDefinition, Handler, Registry, check_schedule
+from awa_py.routes import Routes
 from awa_py.worker.name import WorkerName
 from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
 
@@ -36,6 +38,8 @@ class JobType(Generic[P, R]):
         self._options = options
         self._connection = connection
         self._terms: Terms | None = None
+        self._key: KeyTemplate | None = None
+        self._routes: Routes | None = None  # those that the terms went by
         self.__name__ = handler.kind
         self.__doc__ = handler.function.__doc__
         self.__wrapped__ = handler.function
@@ -51,20 +55,24 @@ class JobType(Generic[P, R]):
 
     def options(self, *, connection: Connection | None = None, **options: Any) -> "JobType[P, R]":
         """The same job with other options: queue, priority, max_attempts, timeout, delay, run_at, deadline, tags,
-        metadata, unique, parent_id; and `connection`, to enqueue inside that connection's transaction."""
+        metadata, unique, parent_id, concurrency_key, concurrency_limit, ordered; and `connection`, to enqueue inside
+        that connection's transaction."""
         _check_options(self.kind, options)
         changed = replace(self._options, **options)
         return JobType(self._app, self._handler, changed, connection or self._connection)
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job, checked, for `app.enqueue_many`."""
-        handler, settings = self._handler, self._app.settings
+        handler, settings, routes = self._handler, self._app.settings, self._app.registry.routes
         if self._options.unique is not None:
-            return self._options.new_job(handler.kind, handler.signature.dump(args, kwargs), settings)
+            given = handler.signature.dump(args, kwargs)
+            return self._options.new_job(handler.kind, given, settings, routes.queue_of(handler.kind))
         args_json = handler.signature.write(args, kwargs, handler.kind, settings.max_args_bytes)
-        if self._terms is None:  # checked once for all jobs that are made here
-            self._terms = self._options.terms(handler.kind, settings)
-        return NewJob.on(self._terms, args_json)
+        if self._terms is None or self._routes is not routes:  # checked once for all jobs that are made here
+            self._terms = self._options.terms(handler.kind, settings, routes.queue_of(handler.kind))
+            self._key = self._options.key_template(handler.kind)
+            self._routes = routes
+        return NewJob.on(self._terms, args_json, None, None if self._key is None else self._key.fill(args_json))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueues the job; `is_new` is False where another one holds its unique key, and then that one is returned."""
@@ -84,12 +92,13 @@ class App(Client):
         direct_url: str | None = None,
         schema: str | None = None,
         settings: Settings | None = None,
+        routes: Mapping[str, str] | None = None,
     ) -> None:
         """`direct_url` goes past a pooler, where `url` leads through one. Both go together: AWA_DIRECT_URL counts only
-        beside AWA_DATABASE_URL."""
+        beside AWA_DATABASE_URL. `routes` are as `route` declares them."""
         self._url = url
         self._direct_url = direct_url
-        self.registry = Registry()
+        self.registry = Registry(Routes(routes))
         self._defaults: dict[str, Options] = {}
         database = Database(url or "", Schema(schema_name(schema)), direct_url)
         super().__init__(database, settings or Settings.from_env())
@@ -145,8 +154,7 @@ class App(Client):
             handler = Handler.of(kind or function.__name__, function, batching)
             _check_options(handler.kind, options)
             defaults = Options(**options)
-            # A wrong option shows here, not at the first enqueue.
-            timeout = defaults.new_job(handler.kind, {}, self.settings).terms.timeout
+            timeout = _checked(handler, defaults, self.settings).timeout
             if batching and timeout and batching.linger_s >= timeout.total_seconds():
                 raise ConfigError(
                     f"{handler.kind}: linger must be shorter than the timeout, or jobs end before they begin"
@@ -156,6 +164,14 @@ class App(Client):
             return JobType(self, handler, defaults)
 
         return declare if function is None else declare(function)
+
+    def route(self, pattern: str, queue: str) -> None:
+        """Sends jobs that name no queue to this one, by their kind, or by its beginning: `app.route("gh_*", "gh")`.
+
+        The kind itself goes before its beginnings, and a longer one before a shorter; what an operator set with
+        `awa route` goes before all of them. It counts for jobs that were declared before, too.
+        """
+        self.registry.routes = self.registry.routes.adding(pattern, queue)
 
     def cron(
         self, expression: str, *, timezone: str = "UTC", name: str | None = None, misfire: str = "one"
@@ -183,7 +199,8 @@ class App(Client):
         defaults = self._defaults.get(kind, Options())
         handler = self.registry.get(kind)
         payload = dict(args or {}) if handler is None else _fitting(handler, dict(args or {}))
-        return replace(defaults, **options).new_job(kind, payload, self.settings)
+        usual_queue = self.registry.routes.queue_of(kind)
+        return replace(defaults, **options).new_job(kind, payload, self.settings, usual_queue)
 
     async def enqueue(
         self,
@@ -269,6 +286,14 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in known:
             raise ConfigError(f"{kind}: there is no option {name!r}; there are {', '.join(sorted(known))}")
+
+
+def _checked(handler: Handler, options: Options, settings: Settings) -> Terms:
+    """The terms of these options: what is wrong with them shows here, not at the first enqueue."""
+    options.unique_key(handler.kind, {})
+    if (key := options.key_template(handler.kind)) is not None:
+        key.check(handler.signature.takes)
+    return options.terms(handler.kind, settings)
 
 
 def _fitting(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:

@@ -66,6 +66,10 @@ class Signature:
             _writer=PlainWriter({name: converter.plain for name, converter in converters.items()}, frozenset(required)),
         )
 
+    def takes(self, name: str) -> bool:
+        """Whether a job can have an argument of this name."""
+        return self._dumps.get(name, self._dump_extra) is not None
+
     def dump(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, JSON]:
         """The arguments of a call, without the context, as JSON; defaults are left to the handler."""
         given = self._bind(args, kwargs) if args else kwargs

@@ -12,6 +12,7 @@ AwaError
 ├── UnknownQueue            no queue of that name: neither settings nor jobs
 ├── UnknownRateLimit        no rate limit of that name: set it first
 ├── UnknownWorker           no worker of that name, or more than one
+├── UnknownRoute            no route has that pattern
 ├── JobNotFound             no job has that id (any more)
 ├── JobFailed               the awaited job ended without a result
 │   └── JobCancelled        … because somebody cancelled it
@@ -73,6 +74,10 @@ class UnknownRateLimit(AwaError, LookupError):
 
 class UnknownWorker(AwaError, LookupError):
     """No worker of the registry has that name, or more than one."""
+
+
+class UnknownRoute(AwaError, LookupError):
+    """No route has that pattern."""
 
 
 class JobNotFound(AwaError, LookupError):

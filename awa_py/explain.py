@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+from awa_py import duration
 from awa_py.job import Job, State
 from awa_py.store.jobs import Circumstances
 from awa_py.wording import count, ordinal, relative, rough
@@ -26,7 +27,7 @@ def _sentences(job: Job, circumstances: Circumstances, *, led: bool, now: dateti
     else:
         if job.state is not State.AVAILABLE:
             yield from _not_due(job, circumstances, led=led, now=now)
-        yield from _obstacles(job, circumstances)
+        yield from _obstacles(job, circumstances, now)
         if job.deadline_at is not None:
             yield f"It has a deadline: where it has not completed by {_when(job.deadline_at, now)}, it fails."
     if job.unique_key is not None:
@@ -76,31 +77,72 @@ def _not_due(job: Job, circumstances: Circumstances, *, led: bool, now: datetime
         yield "Nobody leads, so that no job becomes available when it is due: start `awa worker` or `awa maintenance`."
 
 
-def _obstacles(job: Job, circumstances: Circumstances) -> Iterator[str]:
-    queue = f'queue "{job.queue}"'
-    free = True
+def _obstacles(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[str]:
+    obstacles = [
+        *_closed(job, circumstances, now),
+        *_unserved(job, circumstances),
+        *_full(job, circumstances),
+        *_held_by_key(job, circumstances),
+    ]
+    yield from obstacles
+    if circumstances.rate_jobs is not None and circumstances.rate_period is not None:
+        rate = f"{count(circumstances.rate_jobs, 'job')} in {duration.text(circumstances.rate_period)}"
+        yield f'Its queue "{job.queue}" begins at most {rate}.'
+    if job.state is State.AVAILABLE:
+        yield from _place_in_line(job, circumstances, free=not obstacles)
+
+
+def _closed(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[str]:
+    """The queue is."""
     if circumstances.paused:
-        free = False
         until = "" if circumstances.paused_until is None else f" until {_stamp(circumstances.paused_until)}"
-        yield f"Its {queue} is paused{until}: `awa queue resume {job.queue}` lets it go on."
+        yield f'Its queue "{job.queue}" is paused{until}: `awa queue resume {job.queue}` lets it go on.'
+    if circumstances.throttled_until is not None:
+        why = f": {circumstances.throttle_reason}" if circumstances.throttle_reason else ""
+        yield f'Its queue "{job.queue}" is throttled until {_when(circumstances.throttled_until, now)}{why}.'
+
+
+def _unserved(job: Job, circumstances: Circumstances) -> Iterator[str]:
+    queue = f'queue "{job.queue}"'
     if circumstances.workers == 0:
-        free = False
         yield "No worker is alive: start one with `awa worker`."
     elif circumstances.workers_of_queue == 0:
-        free = False
         yield f"No live worker serves its {queue}, out of {circumstances.workers}."
     elif circumstances.workers_of_kind == 0:
-        free = False
         serving = circumstances.workers_of_queue
         yield f'No live worker of its {queue} knows the kind "{job.kind}", out of {serving}.'
-    if job.state is State.AVAILABLE:
-        yield from _place_in_line(circumstances, queue, free=free)
 
 
-def _place_in_line(circumstances: Circumstances, queue: str, *, free: bool) -> Iterator[str]:
+def _full(job: Job, circumstances: Circumstances) -> Iterator[str]:
+    most, running = circumstances.max_workers, circumstances.queue_running
+    if most is not None and running >= most:
+        are = "is" if running == 1 else "are"
+        yield f'Its queue "{job.queue}" is full: {running} of {count(most, "job")} {are} running.'
+
+
+def _held_by_key(job: Job, circumstances: Circumstances) -> Iterator[str]:
+    key, limit, running = job.concurrency_key, job.concurrency_limit or 1, circumstances.key_running
+    if key is None:
+        return
+    if running >= limit:
+        holders = ", ".join(map(str, circumstances.key_holders))
+        more = ", …" if running > len(circumstances.key_holders) else ""
+        are, noun = ("is", "job") if running == 1 else ("are", "jobs")
+        which = f"({noun} {holders}{more})"
+        yield f'Its key "{key}" is at its limit: {running} of {count(limit, "job")} {are} running {which}.'
+    elif circumstances.earlier_id is not None:
+        earlier = f"job {circumstances.earlier_id}, which is {circumstances.earlier_state}"
+        yield f'Its key "{key}" is ordered: {earlier}, has to end first.'
+
+
+def _place_in_line(job: Job, circumstances: Circumstances, *, free: bool) -> Iterator[str]:
     if circumstances.ahead:
         are = "is" if circumstances.ahead == 1 else "are"
-        yield f"{count(circumstances.ahead, 'job')} {are} ahead of it in its {queue}."
+        ahead = count(circumstances.ahead, "job")
+        if job.concurrency_key is None:
+            yield f'{ahead} {are} ahead of it in its queue "{job.queue}".'
+        else:
+            yield f'{ahead} of its key "{job.concurrency_key}" {are} ahead of it.'
     elif free:
         workers = count(circumstances.workers_of_kind, "worker")
         yield f"It is the next in line: it waits for a free slot of {workers} that could run it."

@@ -11,7 +11,10 @@ from uuid import UUID
 from awa_py.errors import InvalidJob
 
 MAX_NAME_CHARACTERS = 200
+MAX_KEY_CHARACTERS = 500
 MAX_ATTEMPTS = 32767
+MAX_CONCURRENCY = 32767
+DEFAULT_QUEUE = "default"
 # PostgreSQL's calendar goes on after the year 9999, Python's does not: a later time could be written, but never read.
 LAST_YEAR = 9000
 LONGEST = timedelta(days=365_000)
@@ -92,10 +95,15 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a job is to have but its arguments: jobs of one kind with the same options share it, checked once."""
+    """What a job is to have but its arguments and keys: jobs of one kind with the same options share it, checked once.
+
+    A job without a queue goes where an operator's route leads, and else to `usual_queue`. `concurrency_limit` and
+    `ordered` are those of its concurrency key, where it has one.
+    """
 
     kind: str
-    queue: str = "default"
+    queue: str | None = None
+    usual_queue: str = DEFAULT_QUEUE
     priority: int = 2
     run_at: datetime | None = None
     delay: timedelta | None = None
@@ -105,14 +113,25 @@ class Terms:
     tags: Sequence[str] = ()
     metadata: Mapping[str, Any] | None = field(default=None, repr=False)
     parent_id: int | None = None
+    concurrency_limit: int = 1
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
-        check_queue(self.queue)
+        check_queue(self.usual_queue if self.queue is None else self.queue)
         if type(self.priority) is not int or not 1 <= self.priority <= 4:
             raise InvalidJob(f"{self.kind}: priority is 1 (first) to 4, not {self.priority!r}")
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
             raise InvalidJob(f"{self.kind}: max_attempts is 1 to {MAX_ATTEMPTS}, not {self.max_attempts!r}")
+        self._check_times()
+        self._check_concurrency()
+        for tag in self.tags:
+            if not isinstance(tag, str) or not tag or "\x00" in tag or len(tag) > MAX_NAME_CHARACTERS:
+                raise InvalidJob(
+                    f"{self.kind}: a tag is a text of 1 to {MAX_NAME_CHARACTERS} characters, no NUL among them"
+                )
+
+    def _check_times(self) -> None:
         if self.run_at is not None and self.delay is not None:
             raise InvalidJob(f"{self.kind}: give either run_at or delay, not both")
         for name, moment in (("run_at", self.run_at), ("deadline", self.deadline)):
@@ -125,11 +144,15 @@ class Terms:
                 raise InvalidJob(f"{self.kind}: {name} is too long: it is at most {LONGEST.days} days")
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise InvalidJob(f"{self.kind}: timeout must be longer than 0")
-        for tag in self.tags:
-            if not isinstance(tag, str) or not tag or "\x00" in tag or len(tag) > MAX_NAME_CHARACTERS:
-                raise InvalidJob(
-                    f"{self.kind}: a tag is a text of 1 to {MAX_NAME_CHARACTERS} characters, no NUL among them"
-                )
+
+    def _check_concurrency(self) -> None:
+        limit = self.concurrency_limit
+        if type(limit) is not int or not 1 <= limit <= MAX_CONCURRENCY:
+            raise InvalidJob(f"{self.kind}: concurrency_limit is 1 to {MAX_CONCURRENCY}, not {limit!r}")
+        if type(self.ordered) is not bool:
+            raise InvalidJob(f"{self.kind}: ordered is True or False, not {self.ordered!r}")
+        if self.ordered and limit != 1:
+            raise InvalidJob(f"{self.kind}: ordered jobs run one at a time: concurrency_limit is 1, not {limit}")
 
     @property
     def due_at_once(self) -> bool:
@@ -145,6 +168,7 @@ class _NewJob(NamedTuple):
     terms: Terms
     args_json: str
     unique: UniqueKey | None
+    concurrency_key: str | None
 
 
 class NewJob(_NewJob):
@@ -152,26 +176,39 @@ class NewJob(_NewJob):
 
     __slots__ = ()
 
-    def __new__(cls, *, kind: str, args_json: str = "{}", unique: UniqueKey | None = None, **terms: Any) -> "NewJob":
-        return cls.on(Terms(kind=kind, **terms), args_json, unique)
+    def __new__(
+        cls,
+        *,
+        kind: str,
+        args_json: str = "{}",
+        unique: UniqueKey | None = None,
+        concurrency_key: str | None = None,
+        **terms: Any,
+    ) -> "NewJob":
+        if concurrency_key is not None:
+            check_concurrency_key(kind, concurrency_key)
+        return cls.on(Terms(kind=kind, **terms), args_json, unique, concurrency_key)
 
     @classmethod
-    def on(cls, terms: Terms, args_json: str, unique: UniqueKey | None = None) -> "NewJob":
-        """A job on terms that were checked before."""
-        return tuple.__new__(cls, (terms, args_json, unique))
+    def on(
+        cls, terms: Terms, args_json: str, unique: UniqueKey | None = None, concurrency_key: str | None = None
+    ) -> "NewJob":
+        """A job on terms that were checked before, as was its key."""
+        return tuple.__new__(cls, (terms, args_json, unique, concurrency_key))
 
     def __repr__(self) -> str:
         return f"<new awa job {self.terms.kind}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NewJob.on, (self.terms, self.args_json, self.unique)
+        return NewJob.on, tuple(self)
 
     @property
     def kind(self) -> str:
         return self.terms.kind
 
     @property
-    def queue(self) -> str:
+    def queue(self) -> str | None:
+        """The queue that was named, if any: where the job really goes, its enqueuer is told."""
         return self.terms.queue
 
     @property
@@ -187,10 +224,13 @@ class NewJob(_NewJob):
         terms = self.terms
         wanted: dict[str, Any] = {
             "kind": terms.kind,
-            "queue": terms.queue,
             "priority": terms.priority,
             "max_attempts": terms.max_attempts,
         }
+        if terms.queue is not None:
+            wanted["queue"] = terms.queue
+        elif terms.usual_queue != DEFAULT_QUEUE:
+            wanted["usual_queue"] = terms.usual_queue
         if terms.run_at is not None:
             wanted["run_at"] = terms.run_at.isoformat()
         if terms.delay:
@@ -210,6 +250,10 @@ class NewJob(_NewJob):
             wanted["unique_states"] = list(self.unique.states)
             if self.unique.period is not None:
                 wanted["unique_for"] = interval_text(self.unique.period)
+        if self.concurrency_key is not None:
+            wanted["concurrency_key"] = self.concurrency_key
+            wanted["concurrency_limit"] = terms.concurrency_limit
+            wanted["ordered"] = terms.ordered
         return f'{json.dumps(wanted)[:-1]},"args":{self.args_json}}}'
 
 
@@ -221,6 +265,15 @@ def check_kind(kind: str) -> str:
 def check_queue(queue: str) -> str:
     """`queue`, where it can be the name of a queue."""
     return _check_name(queue, "queue", forbidden=",")
+
+
+def check_concurrency_key(kind: str, key: str) -> str:
+    """`key`, where it can be the concurrency key of a job of this kind."""
+    if not isinstance(key, str):
+        raise InvalidJob(f"{kind}: concurrency_key is a text, not {type(key).__name__}")
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or "\x00" in key:
+        raise InvalidJob(f"{kind}: a concurrency key has 1 to {MAX_KEY_CHARACTERS} characters, and no NUL among them")
+    return key
 
 
 def check_schedule_name(name: str) -> str:

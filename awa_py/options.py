@@ -12,7 +12,8 @@ from awa_py.arguments import dumps
 from awa_py.config import Settings
 from awa_py.duration import Duration
 from awa_py.errors import InvalidJob
-from awa_py.job import UNFINISHED, NewJob, State, Terms, UniqueKey
+from awa_py.job import DEFAULT_QUEUE, UNFINISHED, NewJob, State, Terms, UniqueKey
+from awa_py.keys import KeyTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +64,33 @@ class Options:
     metadata: Mapping[str, Any] | None = None
     unique: UniqueOption = None
     parent_id: int | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    ordered: bool | None = None
 
-    def new_job(self, kind: str, args: Mapping[str, Any], settings: Settings) -> NewJob:
+    def new_job(
+        self, kind: str, args: Mapping[str, Any], settings: Settings, usual_queue: str = DEFAULT_QUEUE
+    ) -> NewJob:
         """A job that can be enqueued, or an error that says why it cannot."""
-        terms = self.terms(kind, settings)
+        terms = self.terms(kind, settings, usual_queue)
         args_json = dumps(args, what=kind, limit=settings.max_args_bytes)
-        unique = _unique(self.unique)
-        return NewJob.on(terms, args_json, None if unique is None else unique.resolve(kind, args))
+        key = self.key_template(kind)
+        return NewJob.on(terms, args_json, self.unique_key(kind, args), None if key is None else key.fill(args_json))
 
-    def terms(self, kind: str, settings: Settings) -> Terms:
-        """What all jobs of this kind with these options share."""
+    def unique_key(self, kind: str, args: Mapping[str, Any]) -> UniqueKey | None:
+        """What a job with these arguments claims to be the only one by."""
+        unique = _unique(self.unique)
+        return None if unique is None else unique.resolve(kind, args)
+
+    def key_template(self, kind: str) -> KeyTemplate | None:
+        """What a job's arguments make a concurrency key of."""
+        return None if self.concurrency_key is None else KeyTemplate(kind, self.concurrency_key)
+
+    def terms(self, kind: str, settings: Settings, usual_queue: str = DEFAULT_QUEUE) -> Terms:
+        """What all jobs of this kind with these options share; `usual_queue` is for those that name none."""
+        if self.concurrency_key is None and (self.concurrency_limit is not None or self.ordered):
+            option = "ordered" if self.ordered else "concurrency_limit"
+            raise InvalidJob(f"{kind}: {option} goes with a concurrency_key: jobs of the same key are what it limits")
         given: dict[str, Any] = {
             "queue": self.queue,
             "priority": self.priority,
@@ -84,8 +102,12 @@ class Options:
             "tags": None if self.tags is None else _tags(kind, self.tags),
             "metadata": None if self.metadata is None else _metadata(kind, self.metadata, settings),
             "parent_id": self.parent_id,
+            "concurrency_limit": self.concurrency_limit,
+            "ordered": self.ordered,
         }
-        return Terms(kind=kind, **{name: value for name, value in given.items() if value is not None})
+        return Terms(
+            kind=kind, usual_queue=usual_queue, **{name: value for name, value in given.items() if value is not None}
+        )
 
 
 def _unique(option: UniqueOption) -> Unique | None:

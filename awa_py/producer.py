@@ -78,7 +78,7 @@ def chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
 def _enqueued(job: NewJob, copied: Copied, n: int) -> Enqueued:
     run_at = job.terms.run_at_from(copied.now)
     state = State.AVAILABLE if run_at <= copied.now else State.SCHEDULED
-    return Enqueued(copied.ids[n], True, state, run_at, copied.now)
+    return Enqueued(copied.ids[n], True, state, run_at, copied.now, copied.queues[id(job.terms)])
 
 
 def answer(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY) -> Job:
@@ -86,11 +86,11 @@ def answer(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY)
     if not enqueued.is_new and enqueued.id in holders:
         existing = holders[enqueued.id]
         return Job(**{name: getattr(existing, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
-    terms = job.terms
+    terms, keyed = job.terms, job.concurrency_key is not None
     return Job(
         id=enqueued.id,
         kind=terms.kind,
-        queue=terms.queue,
+        queue=enqueued.queue,
         state=enqueued.state,
         priority=terms.priority,
         attempt=0,
@@ -104,6 +104,9 @@ def answer(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY)
         unique_key=None if job.unique is None else job.unique.key,
         parent_id=terms.parent_id,
         timeout=terms.timeout,
+        concurrency_key=job.concurrency_key,
+        concurrency_limit=terms.concurrency_limit if keyed else None,
+        ordered=terms.ordered if keyed else None,
         is_new=enqueued.is_new,
     )
 

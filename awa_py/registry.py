@@ -3,13 +3,14 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from awa_py.arguments import Signature
 from awa_py.context import Context
 from awa_py.errors import ConfigError
-from awa_py.job import NewJob, check_kind, check_schedule_name
+from awa_py.job import DEFAULT_QUEUE, NewJob, check_kind, check_schedule_name
+from awa_py.routes import Routes
 from awa_py.schedule import Schedule
 
 MISFIRES = ("one", "skip", "all")
@@ -75,11 +76,19 @@ class CronDefinition:
             misfire=misfire,
         )
 
+    def routed(self, routes: Routes) -> "CronDefinition":
+        """The same, with the queue that its job usually goes to now, where it names none."""
+        usual = routes.queue_of(self.kind)
+        if "queue" in self.options or usual == self.options.get("usual_queue", DEFAULT_QUEUE):
+            return self
+        return replace(self, options={**self.options, "usual_queue": usual})
+
 
 class Registry:
-    """Handlers by kind, schedules by name."""
+    """Handlers by kind, schedules by name, and the routes of kinds."""
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
+        self.routes = routes or Routes()
         self._handlers: dict[str, Handler] = {}
         self._schedules: dict[str, CronDefinition] = {}
         self._has_batches = False
@@ -119,7 +128,7 @@ class Registry:
 
     @property
     def schedules(self) -> tuple[CronDefinition, ...]:
-        return tuple(self._schedules.values())
+        return tuple(definition.routed(self.routes) for definition in self._schedules.values())
 
 
 def check_schedule(expression: str, timezone: str, misfire: str) -> Schedule:

@@ -38,7 +38,7 @@ def with_context(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     for job in jobs:
         if id(job.terms) not in terms:
             terms[id(job.terms)] = replace(job.terms, metadata={**(job.terms.metadata or {}), KEY: carrier})
-    return [NewJob.on(terms[id(job.terms)], job.args_json, job.unique) for job in jobs]
+    return [NewJob.on(terms[id(job.terms)], *job[1:]) for job in jobs]
 
 
 def _current() -> dict[str, str]:

@@ -8,7 +8,7 @@ import typer
 
 from awa_py.app import App
 from awa_py.errors import UnknownKind
-from awa_py.job import Job
+from awa_py.job import MAX_CONCURRENCY, Job
 from awa_py.options import Unique
 
 from .environment import Environment, checked
@@ -33,7 +33,10 @@ def enqueue(
         typer.Argument(metavar="JSON", parser=parse_object, help="Its arguments, an object; - reads standard input."),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", parser=parse_queue, metavar="NAME", help="Its queue.")
+        str | None,
+        typer.Option(
+            "--queue", "-q", parser=parse_queue, metavar="NAME", help="Its queue; else a route's, or default."
+        ),
     ] = None,
     priority: Annotated[
         int | None, typer.Option(min=1, max=4, metavar="N", help="1 is first; the default is 2.")
@@ -68,6 +71,16 @@ def enqueue(
         ),
     ] = None,
     unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="Only one by this key.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="At most --key-limit jobs of this key run at once; {argument} is filled in."),
+    ] = None,
+    key_limit: Annotated[
+        int | None, typer.Option(min=1, max=MAX_CONCURRENCY, metavar="N", help="How many; the default is 1.")
+    ] = None,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Jobs of the key run one by one, in the order of their ids.")
+    ] = False,
     count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, max=MOST, help="How many of it.")] = 1,
     app: Annotated[
         str | None,
@@ -80,6 +93,10 @@ def enqueue(
         raise typer.BadParameter("use either --at or --delay")
     if unique_key is not None:
         unique = Unique(key=unique_key, period=None if unique is None else unique.period)
+    if key is None and (ordered or key_limit is not None):
+        raise typer.BadParameter(f"{'--ordered' if ordered else '--key-limit'} goes with --key")
+    if ordered and (key_limit or 1) > 1:
+        raise typer.BadParameter(f"--ordered runs one at a time: not with --key-limit {key_limit}")
     options = {
         "queue": queue,
         "priority": priority,
@@ -91,6 +108,9 @@ def enqueue(
         "tags": tag,
         "metadata": meta,
         "unique": unique,
+        "concurrency_key": key,
+        "concurrency_limit": key_limit,
+        "ordered": ordered or None,
     }
     found = env.load(app)
     if app is not None and found.registry.get(kind) is None:

@@ -176,6 +176,9 @@ def _fields(job: Job, now: datetime) -> Fields:
         "tags": ", ".join(job.tags),
         "metadata": compact_json(job.metadata) if job.metadata else None,
         "unique key": job.unique_key,
+        "key": job.concurrency_key,
+        "key limit": job.concurrency_limit,
+        "key ordered": "yes" if job.ordered else None,
         "parent": job.parent_id,
         "errors": [
             f"{error.get('at', '')} attempt {error.get('attempt')}: {error.get('error')}" for error in job.errors

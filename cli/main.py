@@ -20,6 +20,7 @@ from . import (
     monitoring,
     queue,
     rate,
+    route,
     systemd,
     worker,
     workers,
@@ -69,6 +70,7 @@ app.add_typer(bench.app, name="bench", rich_help_panel=RUN)
 app.add_typer(systemd.app, name="systemd", rich_help_panel=RUN)
 app.add_typer(job.app, name="job", rich_help_panel=LOOK)
 app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
+app.add_typer(route.app, name="route", rich_help_panel=LOOK)
 app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 app.add_typer(rate.app, name="rate", rich_help_panel=LOOK)
 app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)

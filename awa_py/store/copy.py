@@ -9,25 +9,39 @@ import re
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from awa_py.errors import InvalidJob
-from awa_py.job import NewJob, State, Terms, interval_text
+from awa_py.job import DEFAULT_QUEUE, NewJob, State, Terms, interval_text
 from awa_py.store.enqueue import REFUSALS
+from awa_py.store.routes import route_kinds
 from awa_py.store.session import Session
 from awa_py.wording import describe
 
 CHUNK_CHARACTERS = 64 * 1024
 QUOTE, DELIMITER = "\x01", "\x02"  # no JSON holds them: arguments go as they are
 
-USUAL = {"queue": "default", "priority": "2", "max_attempts": "25"}  # the columns' defaults
+USUAL = {"queue": DEFAULT_QUEUE, "priority": "2", "max_attempts": "25"}  # the columns' defaults
+KEY_COLUMNS = ("concurrency_key", "concurrency_limit", "ordered")
+
+Queues = Mapping[int, str]  # for terms, by their id()
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The answer to many jobs: their ids, in their order, and the moment at which they were enqueued."""
+    """The answer to many jobs: their ids, in their order, their queues, and the moment at which they were enqueued."""
 
     ids: Sequence[int]
+    queues: Queues
     now: datetime
+
+
+class Head(NamedTuple):
+    """What stands between a job's id and its arguments. A key, where it has one, stands in the middle of that."""
+
+    without_key: str
+    before_key: str
+    after_key: str
 
 
 async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
@@ -40,34 +54,36 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
     first, last, listed, now = reserved
     ids = listed or range(first, last + 1)
     terms = {id(job.terms): job.terms for job in jobs}
+    queues = await _queues(session, terms)
     later = {key: shared for key, shared in terms.items() if shared.run_at_from(now) > now}
     ready = {key: shared for key, shared in terms.items() if key not in later}
+    keyed = any(job.concurrency_key is not None for job in jobs)
     for table, chosen in (("ready", ready), ("scheduled", later)):
         if chosen:
+            columns, heads = _heads(chosen, queues, table, now, keyed=keyed)
             try:
-                await _copy(session, table, zip(ids, jobs, strict=True), chosen, now)
+                await _copy(session, table, columns, _lines(zip(ids, jobs, strict=True), heads))
             except (*REFUSALS, UnicodeEncodeError) as error:
                 culprit = _culprit(error, jobs, chosen)
                 raise InvalidJob(f"{culprit}PostgreSQL refused the job: {describe(error)}") from None
-    queues = sorted({shared.queue for shared in ready.values()})
     due = min((shared.run_at_from(now) for shared in later.values()), default=None)
-    await session.fetchval("wake_queues", queues, due)
-    return Copied(ids, now)
+    await session.fetchval("wake_queues", sorted({queues[key] for key in ready}), due)
+    return Copied(ids, queues, now)
 
 
-async def _copy(
-    session: Session, table: str, rows: Iterable[tuple[int, NewJob]], terms: Mapping[int, Terms], now: datetime
-) -> None:
-    fields = {key: _fields(shared, table, now) for key, shared in terms.items()}
-    columns = sorted({column for written in fields.values() for column in written})
-    # What one of the jobs names, all must: NULL is not the default.
-    missing = USUAL | {"run_at": now.isoformat()}
-    heads = {key: _head([(missing | written).get(column) for column in columns]) for key, written in fields.items()}
+async def _queues(session: Session, terms: Mapping[int, Terms]) -> Queues:
+    """Where jobs on each of these terms go."""
+    unnamed = sorted({shared.kind for shared in terms.values() if shared.queue is None})
+    routed = await route_kinds(session, unnamed) if unnamed else {}
+    return {key: shared.queue or routed.get(shared.kind, shared.usual_queue) for key, shared in terms.items()}
+
+
+async def _copy(session: Session, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
     await session.connection.copy_to_table(
         table,
         schema_name=session.schema.name,
-        columns=["id", *columns, "args"],
-        source=_lines(rows, heads),
+        columns=columns,
+        source=lines,
         format="csv",
         delimiter=DELIMITER,
         quote=QUOTE,
@@ -75,14 +91,16 @@ async def _copy(
     )
 
 
-async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, str]) -> AsyncIterator[bytes]:
+async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, Head]) -> AsyncIterator[bytes]:
     lines: list[str] = []
     size = 0
     for job_id, job in rows:
         head = heads.get(id(job.terms))
         if head is None:  # it goes into the other table
             continue
-        line = f"{job_id}{head}{job.args_json.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
+        key = job.concurrency_key
+        about = head[0] if key is None else f"{head[1]}{key.replace(QUOTE, QUOTE * 2)}{head[2]}"
+        line = f"{job_id}{about}{job.args_json.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
         lines.append(line)
         size += len(line)
         if size >= CHUNK_CHARACTERS:
@@ -91,9 +109,24 @@ async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, str]) -
     yield "".join(lines).encode()
 
 
-def _fields(terms: Terms, table: str, now: datetime) -> dict[str, str]:
+def _heads(
+    terms: Mapping[int, Terms], queues: Queues, table: str, now: datetime, *, keyed: bool
+) -> tuple[list[str], dict[int, Head]]:
+    """The columns that these terms fill, and what stands in them."""
+    fields = {key: _fields(shared, queues[key], table, now) for key, shared in terms.items()}
+    columns = sorted({column for written in fields.values() for column in written})
+    # What one of the jobs names, all must: NULL is not the default.
+    missing = USUAL | {"run_at": now.isoformat()}
+    heads = {
+        key: _head([(missing | fields[key]).get(column) for column in columns], shared, keyed=keyed)
+        for key, shared in terms.items()
+    }
+    return ["id", *columns, *(KEY_COLUMNS if keyed else ()), "args"], heads
+
+
+def _fields(terms: Terms, queue: str, table: str, now: datetime) -> dict[str, str]:
     """The columns that these terms fill, as text; the others have defaults."""
-    chosen = {"queue": terms.queue, "priority": str(terms.priority), "max_attempts": str(terms.max_attempts)}
+    chosen = {"queue": queue, "priority": str(terms.priority), "max_attempts": str(terms.max_attempts)}
     fields = {"kind": terms.kind, **{name: text for name, text in chosen.items() if text != USUAL[name]}}
     if table == "scheduled":
         fields["state"] = State.SCHEDULED
@@ -112,19 +145,30 @@ def _fields(terms: Terms, table: str, now: datetime) -> dict[str, str]:
     return fields
 
 
-def _head(fields: Iterable[str | None]) -> str:
-    """What stands between a job's id and its arguments; a NULL is an empty field without quotes."""
+def _head(fields: Iterable[str | None], terms: Terms, *, keyed: bool) -> Head:
+    """A NULL is an empty field without quotes."""
     quoted = ("" if field is None else f"{QUOTE}{field.replace(QUOTE, QUOTE * 2)}{QUOTE}" for field in fields)
-    return DELIMITER + DELIMITER.join(quoted) + DELIMITER + QUOTE
+    shared = DELIMITER + DELIMITER.join(quoted) + DELIMITER
+    no_key = DELIMITER * len(KEY_COLUMNS) if keyed else ""
+    after_key = DELIMITER.join((QUOTE, str(terms.concurrency_limit), str(terms.ordered), QUOTE))
+    return Head(shared + no_key + QUOTE, shared + QUOTE, after_key)
 
 
 def _culprit(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -> str:
     """Which of the jobs it was, where PostgreSQL says in which line it stood."""
     found = re.search(r"^COPY \w+, line (\d+)", getattr(error, "context", None) or "", re.MULTILINE)
     line = int(found[1]) if found else 0
+    first = True
     for number, job in enumerate(jobs, 1):
         if found and id(job.terms) in copied:
-            line -= 1 + job.args_json.count("\n")  # JSON that somebody wrote by hand may have lines
+            # PostgreSQL counts no lines inside of the first row: its end says what the end of a line is.
+            line -= 1 if first else 1 + _lines_inside(job)
+            first = False
             if line <= 0:
                 return f"{job.kind} (job {number} of {len(jobs)}): "
     return ""
+
+
+def _lines_inside(job: NewJob) -> int:
+    """Tags, a key, and JSON that somebody wrote by hand may have lines."""
+    return sum(text.count("\n") for text in (job.args_json, job.concurrency_key or "", *job.terms.tags))

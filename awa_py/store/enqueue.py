@@ -12,7 +12,8 @@ from awa_py.job import NewJob, State
 from awa_py.store.session import Session
 from awa_py.wording import describe
 
-REFUSALS = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
+# The last one: a key may have too many bytes for an index, though not too many characters.
+REFUSALS = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 
 
 class Enqueued(NamedTuple):
@@ -23,6 +24,7 @@ class Enqueued(NamedTuple):
     state: State
     run_at: datetime
     created_at: datetime
+    queue: str
     may_look: bool = False  # at that job, whose key it is
 
 
@@ -49,11 +51,15 @@ async def enqueue_job(session: Session, job: NewJob, *, straight: bool = True) -
             terms.tags or None,
             json.dumps(dict(terms.metadata)) if terms.metadata else None,
             terms.parent_id,
+            terms.usual_queue,
+            job.concurrency_key,
+            None if job.concurrency_key is None else terms.concurrency_limit,
+            None if job.concurrency_key is None else terms.ordered,
         )
     except REFUSALS as error:
         raise InvalidJob(f"{terms.kind}: PostgreSQL refused the job: {describe(error)}") from None
     assert row is not None
-    return Enqueued(row[0], True, State.AVAILABLE, row[1], row[1])
+    return Enqueued(row[0], True, State.AVAILABLE, row[1], row[1], row[2])
 
 
 async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -65,4 +71,4 @@ async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueue
         rows = await session.fetch("enqueue_jobs", array)
     except REFUSALS as error:
         raise InvalidJob(f"PostgreSQL refused the job: {describe(error)}") from None
-    return [Enqueued(row[0], row[1], State(row[2]), row[3], row[4], row[5]) for row in rows]
+    return [Enqueued(row[0], row[1], State(row[2]), *row[3:]) for row in rows]

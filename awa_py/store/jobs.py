@@ -35,12 +35,22 @@ class Circumstances:
     max_attempts: int
     paused: bool
     paused_until: datetime | None
+    throttled_until: datetime | None
+    throttle_reason: str | None
+    max_workers: int | None
+    queue_running: int  # of the jobs that max_workers counts
+    rate_jobs: int | None
+    rate_period: timedelta | None
     owner: str | None  # host:pid of the worker that has it, where that one is in the registry
     owner_silent_s: float | None
     workers: int
     workers_of_queue: int
     workers_of_kind: int
-    ahead: int
+    ahead: int  # of those in the same line: that of the job's concurrency key, else that of its queue
+    key_running: int
+    key_holders: Sequence[int]  # some of those
+    earlier_id: int | None  # where the key is ordered: the job that has to end first
+    earlier_state: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,22 @@ class TestEnqueue:
         assert second.out == first.out
         assert second.err == f"awa: job {first.out.strip()} already holds this unique key\n"
 
+    def test_a_key(self, awa: Awa) -> None:
+        job = awa.ok("enqueue", "work", '{"id": 7}', "--key", "customer:{id}", "--key-limit", "2", "--json").json
+        assert (job["concurrency_key"], job["concurrency_limit"], job["ordered"]) == ("customer:7", 2, False)
+        first, *_, last = awa.ok("enqueue", "work", "--key", "k", "--ordered", "--count", "3").out.split()
+        job = awa.ok("job", "show", first, "--json").json
+        assert (job["concurrency_key"], job["concurrency_limit"], job["ordered"]) == ("k", 1, True)
+        shown = [line.split() for line in awa.ok("job", "show", first).out.splitlines()]
+        assert [line for line in shown if line[0] == "key"] == [
+            ["key", "k"],
+            ["key", "limit", "1"],
+            ["key", "ordered", "yes"],
+        ]
+        told = awa.ok("job", "explain", last).out
+        assert f'Its key "k" is ordered: job {first}, which is available, has to end first.' in told
+        assert '2 jobs of its key "k" are ahead of it.' in told
+
     def test_an_app_checks_the_arguments_and_gives_its_defaults(self, awa: Awa) -> None:
         wrong = awa("enqueue", "greet", '{"nam": "me"}', "--app", "tasks:app")
         assert wrong.code == 1
@@ -339,6 +355,36 @@ class TestQueue:
         awa.ok("enqueue", "work", "-q", "bulk", "--delay", "1h")
         assert awa("queue", "purge", "bulk", stdin="n\n").code == 1
         assert 'queue "bulk": 4 jobs deleted' in awa.ok("queue", "purge", "bulk", stdin="y\n").out
+
+
+class TestRoute:  # F4
+    def test_set_list_delete(self, awa: Awa) -> None:
+        assert awa.ok("route", "list").out == "no routes\n"
+        assert awa.ok("route", "list", "--json").json == []
+        said = awa.ok("route", "set", "gh_*", "gh").out
+        assert said == 'a job without a queue goes to "gh" where its kind begins with "gh_"\n'
+        awa.ok("route", "set", "gh_*", "github")
+        awa.ok("route", "set", "gh_ping", "quick")
+        routes = awa.ok("route", "list", "--json").json
+        assert [(route["pattern"], route["queue"]) for route in routes] == [("gh_*", "github"), ("gh_ping", "quick")]
+        assert all(datetime.fromisoformat(route["updated_at"]).tzinfo for route in routes)
+        assert awa.ok("route", "list").out.splitlines()[1].split()[:2] == ["gh_*", "github"]
+        assert awa.ok("route", "delete", "gh_ping").out == 'route "gh_ping" is deleted\n'
+        assert len(awa.ok("route", "list", "--json").json) == 1
+
+    def test_jobs_follow_it_unless_they_name_a_queue(self, awa: Awa) -> None:
+        awa.ok("route", "set", "g*", "routed")
+
+        def queue(*arguments: str) -> Any:
+            return awa.ok("enqueue", *arguments, "--json").json["queue"]
+
+        assert queue("gh_issue") == "routed"
+        assert queue("gh_issue", "-q", "mine") == "mine"
+        assert queue("greet", '{"name": "me"}', "--app", "tasks:app") == "email"  # its declaration says so
+        assert queue("hand_on", '{"name": "me"}', "--app", "tasks:app") == "default"
+        awa.ok("cron", "set", "sync", "@daily", "gh_sync")
+        job_id = awa.ok("cron", "trigger", "sync").out.strip()
+        assert awa.ok("job", "show", job_id, "--json").json["queue"] == "routed"
 
 
 class TestCron:

@@ -33,12 +33,22 @@ def told(*, led: bool = True, circumstances: dict[str, Any] | None = None, **job
     usual: dict[str, Any] = {
         "paused": False,
         "paused_until": None,
+        "throttled_until": None,
+        "throttle_reason": None,
+        "max_workers": None,
+        "queue_running": 0,
+        "rate_jobs": None,
+        "rate_period": None,
         "owner": None,
         "owner_silent_s": None,
         "workers": 3,
         "workers_of_queue": 2,
         "workers_of_kind": 1,
         "ahead": 0,
+        "key_running": 0,
+        "key_holders": [],
+        "earlier_id": None,
+        "earlier_state": None,
     }
     about = Circumstances(
         id=changed.id,
@@ -55,6 +65,8 @@ def told(*, led: bool = True, circumstances: dict[str, Any] | None = None, **job
     return " ".join(explain(changed, about, led=led, now=NOW))
 
 
+KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 2, "ordered": False}
+ORDERED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "ordered": True}
 ERRORS = [{"attempt": 2, "at": "…", "error": "it broke"}]
 LATER = NOW + timedelta(minutes=5)
 BEFORE = NOW - timedelta(seconds=3)
@@ -71,6 +83,38 @@ BEFORE = NOW - timedelta(seconds=3)
         ({"circumstances": {"workers_of_kind": 0}}, 'No live worker of its queue "email" knows the kind "greet"'),
         ({"circumstances": {"paused": True}}, "is paused: `awa queue resume email` lets it go on."),
         ({"circumstances": {"paused": True, "paused_until": LATER}}, "is paused until 2026-05-01 12:05:00 UTC"),
+        (
+            {"circumstances": {"throttled_until": LATER, "throttle_reason": "429"}},
+            'Its queue "email" is throttled until 2026-05-01 12:05:00 UTC (in 5m): 429.',
+        ),
+        ({"circumstances": {"throttled_until": LATER}}, "is throttled until 2026-05-01 12:05:00 UTC (in 5m)."),
+        (
+            {"circumstances": {"max_workers": 3, "queue_running": 3}},
+            'Its queue "email" is full: 3 of 3 jobs are running.',
+        ),
+        ({"circumstances": {"max_workers": 1, "queue_running": 1}}, "is full: 1 of 1 job is running."),
+        (
+            {"circumstances": {"rate_jobs": 10, "rate_period": timedelta(minutes=1)}},
+            'Its queue "email" begins at most 10 jobs in 1m. It is the next in line',
+        ),
+        (
+            {**KEY, "circumstances": {"key_running": 2, "key_holders": [3, 5]}},
+            'Its key "k" is at its limit: 2 of 2 jobs are running (jobs 3, 5).',
+        ),
+        (
+            {**KEY, "concurrency_limit": 6, "circumstances": {"key_running": 6, "key_holders": [1, 2, 3, 4, 5]}},
+            "6 of 6 jobs are running (jobs 1, 2, 3, 4, 5, …).",
+        ),
+        (
+            {**ORDERED, "circumstances": {"key_running": 1, "key_holders": [3], "earlier_id": 5}},
+            'Its key "k" is at its limit: 1 of 1 job is running (job 3).',
+        ),
+        (
+            {**ORDERED, "circumstances": {"earlier_id": 5, "earlier_state": "retryable"}},
+            'Its key "k" is ordered: job 5, which is retryable, has to end first.',
+        ),
+        ({**KEY, "circumstances": {"key_running": 1, "ahead": 4}}, '4 jobs of its key "k" are ahead of it.'),
+        ({**KEY, "circumstances": {"key_running": 1}}, "It is the next in line"),
         ({"unique_key": "k"}, 'It holds the unique key "k"'),
         ({"deadline_at": LATER}, "where it has not completed by 2026-05-01 12:05:00 UTC (in 5m), it fails"),
         ({"state": State.SCHEDULED, "run_at": LATER}, "It is scheduled for 2026-05-01 12:05:00 UTC (in 5m)."),
@@ -112,6 +156,15 @@ def test_each_circumstance_has_its_sentence(given: dict[str, Any], says: str) ->
 def test_a_job_that_cannot_run_is_not_called_the_next_in_line() -> None:
     assert "next in line" not in told(circumstances={"workers": 0})
     assert "next in line" not in told(circumstances={"paused": True})
+    assert "next in line" not in told(circumstances={"throttled_until": LATER})
+    assert "next in line" not in told(circumstances={"max_workers": 2, "queue_running": 2})
+    assert "next in line" not in told(**KEY, circumstances={"key_running": 2, "key_holders": [3, 5]})
+    assert "next in line" not in told(**ORDERED, circumstances={"earlier_id": 5, "earlier_state": "retryable"})
+
+
+def test_a_limit_that_is_not_reached_is_not_worth_a_word() -> None:
+    assert "full" not in told(circumstances={"max_workers": 3, "queue_running": 2})
+    assert "limit" not in told(**KEY, circumstances={"key_running": 1, "key_holders": [3]})
 
 
 @pytest.mark.parametrize(

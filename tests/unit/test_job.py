@@ -17,7 +17,8 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 def test_a_plain_job_has_the_defaults() -> None:
     job = NewJob(kind="work")
-    assert (job.queue, job.priority, job.max_attempts, job.args_json) == ("default", 2, 25, "{}")
+    assert (job.priority, job.max_attempts, job.args_json, job.concurrency_key) == (2, 25, "{}", None)
+    assert (job.queue, job.terms.usual_queue) == (None, "default")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,6 @@ def test_names_of_the_longest_kind_are_fine() -> None:
 def test_json_has_what_was_set_and_no_more() -> None:
     assert json.loads(NewJob(kind="work").to_json()) == {
         "kind": "work",
-        "queue": "default",
         "priority": 2,
         "max_attempts": 25,
         "args": {},
@@ -128,7 +128,6 @@ def test_json_has_everything_that_was_set() -> None:
     )
     assert json.loads(job.to_json()) == {
         "kind": 'a "kind"',
-        "queue": "default",
         "priority": 2,
         "max_attempts": 25,
         "delay": "1.500000 seconds",

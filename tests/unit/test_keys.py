@@ -1,0 +1,133 @@
+"""Concurrency keys as jobs declare them."""
+
+import copy
+import json
+import pickle
+from datetime import date
+from typing import Any
+
+import pytest
+
+from awa_py import App, InvalidJob, NewJob
+from awa_py.keys import KeyTemplate
+
+
+@pytest.mark.parametrize(
+    ("template", "args", "key"),
+    [
+        ("customer:{id}", {"id": 7}, "customer:7"),
+        ("customer:{id}", {"id": "7"}, "customer:7"),
+        ("{a}{b}-{a}", {"a": "x", "b": "y", "c": 1}, "xy-x"),
+        ("{ünï_1}", {"ünï_1": "✓"}, "✓"),
+        ("{x}", {"x": True}, "true"),
+        ("{x}", {"x": None}, "null"),
+        ("{x}", {"x": 1.5}, "1.5"),
+        ("{x}", {"x": {"b": 1, "a": [2]}}, '{"a": [2], "b": 1}'),
+        ("no name in it", {}, "no name in it"),
+        ("{} {0} {a.b} {a!r} {a:>3} {{}} { a } {a", {"a": 1}, "{} {0} {a.b} {a!r} {a:>3} {{}} { a } {a"),
+        ("{{a}}", {"a": 1}, "{1}"),
+        ("{a}", {"a": "{b}", "b": 2}, "{b}"),  # what is filled in is not looked at again
+    ],
+)
+def test_names_are_filled_from_the_arguments(template: str, args: dict[str, Any], key: str) -> None:
+    assert KeyTemplate("work", template).fill(json.dumps(args)) == key
+
+
+def test_a_name_that_the_job_does_not_have_is_named() -> None:
+    with pytest.raises(InvalidJob, match=r'^work: concurrency_key "c:\{other\}" names "other", which the job does not'):
+        KeyTemplate("work", "c:{other}").fill('{"id":1}')
+
+
+@pytest.mark.parametrize("value", ["", "x" * 501, "a\x00b"])
+def test_a_key_has_a_sensible_length(value: str) -> None:
+    says = "work: a concurrency key has 1 to 500 characters, and no NUL among them"
+    for make in (
+        lambda: NewJob(kind="work", concurrency_key=value),
+        lambda: App().new("work", {"x": 1}, concurrency_key=value),
+        lambda: KeyTemplate("work", "{x}").fill(json.dumps({"x": value})),
+    ):
+        with pytest.raises(InvalidJob, match=says):
+            make()
+    assert App().new("work", concurrency_key="ü" * 500).concurrency_key == "ü" * 500
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"concurrency_key": 7}, "work: concurrency_key is a text, not int"),
+        ({"concurrency_limit": 2}, "work: concurrency_limit goes with a concurrency_key"),
+        ({"ordered": True}, "work: ordered goes with a concurrency_key"),
+        ({"concurrency_key": "k", "concurrency_limit": 0}, "work: concurrency_limit is 1 to 32767, not 0"),
+        ({"concurrency_key": "k", "concurrency_limit": 32_768}, "work: concurrency_limit is 1 to 32767, not 32768"),
+        ({"concurrency_key": "k", "concurrency_limit": True}, "work: concurrency_limit is 1 to 32767, not True"),
+        ({"concurrency_key": "k", "concurrency_limit": "2"}, "work: concurrency_limit is 1 to 32767, not '2'"),
+        ({"concurrency_key": "k", "ordered": 1}, "work: ordered is True or False, not 1"),
+        (
+            {"concurrency_key": "k", "ordered": True, "concurrency_limit": 2},
+            "work: ordered jobs run one at a time: concurrency_limit is 1, not 2",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(options: dict[str, Any], says: str) -> None:
+    app = App()
+    with pytest.raises(InvalidJob) as by_name:
+        app.new("work", **options)
+    with pytest.raises(InvalidJob) as declared:
+
+        @app.job(**options)
+        async def work() -> None: ...
+
+    assert says in str(by_name.value)
+    assert says in str(declared.value)
+
+
+def test_a_declaration_that_names_no_argument_of_the_job_is_refused_at_once() -> None:
+    app = App()
+    with pytest.raises(InvalidJob, match=r'send: concurrency_key "c:\{custmer\}" names "custmer", which the job'):
+
+        @app.job(concurrency_key="c:{custmer}")
+        async def send(customer: int) -> None: ...
+
+    @app.job(concurrency_key="c:{customer}")
+    async def anything(**arguments: int) -> None: ...
+
+    assert anything.new(customer=3).concurrency_key == "c:3"
+
+
+def test_jobs_of_one_declaration_share_all_but_the_key() -> None:
+    app = App()
+
+    @app.job(concurrency_key="day:{day}", concurrency_limit=3)
+    async def report(day: date, note: str = "") -> None: ...
+
+    first, second = report.new(date(2026, 5, 1)), report.new(day=date(2026, 5, 2))
+    assert (first.concurrency_key, second.concurrency_key) == ("day:2026-05-01", "day:2026-05-02")
+    assert first.terms is second.terms
+    assert (first.terms.concurrency_limit, first.terms.ordered) == (3, False)
+    by_name = app.new("report", {"day": "2026-05-03"})
+    assert (by_name.concurrency_key, by_name.terms) == ("day:2026-05-03", first.terms)
+    unique = report.options(unique=True).new(date(2026, 5, 4))
+    assert (unique.concurrency_key, unique.unique is None) == ("day:2026-05-04", False)
+    other = report.options(concurrency_key="all", concurrency_limit=None, ordered=True).new(date(2026, 5, 4))
+    assert (other.concurrency_key, other.terms.concurrency_limit, other.terms.ordered) == ("all", 1, True)
+    with pytest.raises(InvalidJob, match='names "note"'):  # its default is the handler's business
+        report.options(concurrency_key="{note}").new(date(2026, 5, 4))
+
+
+def test_a_schedules_job_has_no_arguments_to_fill_in() -> None:
+    app = App()
+    with pytest.raises(InvalidJob, match='names "region"'):
+
+        @app.cron("@daily")
+        @app.job(concurrency_key="{region}")
+        async def digest(region: str = "eu") -> None: ...
+
+
+def test_it_goes_with_a_copy_and_into_json() -> None:
+    job = NewJob(kind="work", concurrency_key="k", ordered=True)
+    for copied in (copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
+        assert copied == job
+        assert type(copied) is NewJob
+    written = json.loads(job.to_json())
+    assert (written["concurrency_key"], written["concurrency_limit"], written["ordered"]) == ("k", 1, True)
+    assert not {"concurrency_key", "concurrency_limit", "ordered"} & json.loads(NewJob(kind="work").to_json()).keys()

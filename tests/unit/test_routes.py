@@ -1,0 +1,101 @@
+"""Routes in code: a job that names no queue goes by its kind."""  # F4
+
+import json
+from typing import Any
+
+import pytest
+
+from awa_py import App, ConfigError, InvalidJob
+from awa_py.routes import Routes, check_pattern
+
+ROUTES = {"gh_*": "gh", "gh_hook_*": "hooks", "gh_hook_ping": "quick", "mail": "email"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "queue"),
+    [
+        ("gh_issue", "gh"),
+        ("gh_", "gh"),
+        ("gh_hook_push", "hooks"),  # the longest beginning
+        ("gh_hook_ping", "quick"),  # the kind itself
+        ("gh", "default"),
+        ("mail", "email"),
+        ("mailer", "default"),
+        ("other", "default"),
+    ],
+)
+def test_the_pattern_that_fits_best_says_where(kind: str, queue: str) -> None:
+    assert Routes(ROUTES).queue_of(kind) == queue
+    assert Routes(dict(reversed(ROUTES.items()))).queue_of(kind) == queue
+
+
+def test_a_star_alone_fits_everything() -> None:
+    assert Routes({"*": "all", "a*": "some"}).queue_of("b") == "all"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ("", "a route's pattern cannot be empty"),
+        (" ", "a route's pattern cannot be empty"),
+        (None, "route None: a route's pattern is text"),
+        ("g*h", 'route "g*h": a star stands only at the end of a pattern'),
+        ("*_x", "a star stands only at the end"),
+        ("gh_**", "a star stands only at the end"),
+        ("x" * 201, "a pattern has at most 200 characters"),
+        ("a\tb", "a pattern cannot hold control characters"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused(pattern: Any, says: str) -> None:
+    for make in (lambda: check_pattern(pattern), lambda: App().route(pattern, "q"), lambda: App(routes={pattern: "q"})):
+        with pytest.raises(ConfigError) as refusal:
+            make()
+        assert says in str(refusal.value)
+
+
+def test_a_queue_that_cannot_be_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="cannot hold a comma"):
+        App().route("gh_*", "a,b")
+
+
+def test_a_route_is_declared_once() -> None:
+    app = App(routes={"gh_*": "gh"})
+    app.route("gh_*", "gh")
+    with pytest.raises(ConfigError, match=r'route "gh_\*" is declared twice: to "gh" and to "other"'):
+        app.route("gh_*", "other")
+
+
+def test_a_named_queue_goes_before_a_route_and_order_of_declaration_does_not_matter() -> None:
+    app = App()
+
+    @app.cron("@daily")
+    @app.job
+    async def gh_sync() -> None: ...
+
+    @app.cron("@daily")
+    @app.job(queue="own")
+    async def gh_own() -> None: ...
+
+    assert gh_sync.new().terms.usual_queue == "default"
+    app.route("gh_*", "gh")
+    assert (gh_sync.new().queue, gh_sync.new().terms.usual_queue) == (None, "gh")
+    assert gh_sync.options(unique=True).new().terms.usual_queue == "gh"
+    assert app.new("gh_else").terms.usual_queue == "gh"
+    assert gh_sync.new().terms is gh_sync.new().terms
+    assert (gh_own.new().queue, gh_sync.options(queue="own").new().queue) == ("own", "own")
+    options = {schedule.name: schedule.options for schedule in app.registry.schedules}
+    assert options["gh_sync"]["usual_queue"] == "gh"
+    assert options["gh_own"]["queue"] == "own"
+    assert "usual_queue" not in options["gh_own"]
+
+
+def test_json_has_the_queue_or_the_usual_one() -> None:
+    app = App(routes={"gh_*": "gh"})
+    for kind, named, usual in (
+        ("gh_x", None, "gh"),
+        ("gh_x", "q", None),
+        ("work", None, None),
+        ("work", "default", None),
+    ):
+        written = json.loads(app.new(kind, queue=named).to_json())
+        assert (written.get("queue"), written.get("usual_queue")) == (named, usual)
