@@ -29,7 +29,7 @@ from awa_py.errors import (
 from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
-from awa_py.outcome import Cancel, Fail, Retry, Snooze
+from awa_py.outcome import Cancel, Fail, Retry, Snooze, Throttled
 
 __all__ = [
     "App",
@@ -63,6 +63,7 @@ __all__ = [
     "Settings",
     "Snooze",
     "State",
+    "Throttled",
     "Unique",
     "UnknownKind",
     "UnknownQueue",

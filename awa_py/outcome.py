@@ -29,6 +29,18 @@ class Snooze(Outcome):
         self.delay = duration.parse(delay)
 
 
+class Throttled(Outcome):
+    """Whoever the handler asked wants to be left alone: the whole queue rests, and then the job runs again.
+
+    The attempt is given back. For how long is the queue's matter: 60 s, 120 s, 240 s … while it goes on, at the most
+    half an hour.
+    """
+
+    def __init__(self, reason: str = "throttled") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class Cancel(Outcome):
     """The job is not wanted any more: it ends cancelled, and is not tried again."""
 
