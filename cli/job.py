@@ -9,14 +9,17 @@ from rich.text import Text
 
 from awa_py import duration
 from awa_py.job import Job, State
+from awa_py.store import bulk
 from awa_py.store import jobs as store
+from awa_py.store.bulk import CANCEL, DELETE, RETRY
 from awa_py.wording import count
 
+from .bulk import Choice, carry_out, choosing
 from .environment import Environment, command
 from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, stamp, state_text
-from .parsing import JobId, JobIds, JsonOption, YesOption, parse_id
+from .parsing import JobId, JsonOption, parse_id, parse_queue
 
-app = typer.Typer(help="Look at jobs, cancel, retry, delete and explain them.", no_args_is_help=True)
+app = typer.Typer(help="Look at jobs, cancel, retry, delete, move and explain them.", no_args_is_help=True)
 
 
 @command(app, "awa job list --state failed --queue email", name="list")
@@ -74,35 +77,74 @@ async def explain(env: Environment, job_id: JobId, as_json: JsonOption = False) 
         say(sentence)
 
 
-@command(app, "awa job cancel 42 43")
-async def cancel(env: Environment, job_ids: JobIds) -> None:
+@command(app, "awa job cancel --queue email --older-than 1d")
+@choosing
+async def cancel(env: Environment, choice: Choice) -> None:
     """Cancel jobs; running ones through their workers."""
+    if choice.selection is not None:
+        await carry_out(env, CANCEL, choice.selection, choice)
+        return
     async with env.client() as client:
-        answers = await client.cancel_many(job_ids)
+        answers = await client.cancel_many(choice.ids)
         async with client.pool.acquire() as connection:
-            left = await store.get_jobs(client.session(connection), job_ids)
+            left = await store.get_jobs(client.session(connection), choice.ids)
     words = {"cancelled": "cancelled", "requested": "its worker was told to stop it"}
-    _report(job_ids, {job_id: words[answer] for job_id, answer in answers.items()}, left)
+    _report(choice.ids, {job_id: words[answer] for job_id, answer in answers.items()}, left)
 
 
-@command(app, "awa job retry 42 43")
-async def retry(env: Environment, job_ids: JobIds) -> None:
-    """Make jobs available at once: ended ones again, with all their attempts; waiting ones now."""
+@command(app, "awa job retry --queue email --error timeout")
+@choosing
+async def retry(env: Environment, choice: Choice) -> None:
+    """Make jobs available at once: ended ones again, with all their attempts; waiting ones now.
+
+    Without --state, those that failed: failed and retryable ones.
+    """
+    if choice.selection is not None:
+        await carry_out(env, RETRY, choice.selection, choice)
+        return
     async with env.session() as session:
-        again = await store.retry_jobs(session, job_ids)
-        left = await store.get_jobs(session, job_ids)
-    _report(job_ids, dict.fromkeys(again, "available"), left)
+        again = await store.retry_jobs(session, choice.ids)
+        left = await store.get_jobs(session, choice.ids)
+    _report(choice.ids, dict.fromkeys(again, "available"), left)
 
 
-@command(app, "awa job delete 42 43 --yes")
-async def delete(env: Environment, job_ids: JobIds, yes: YesOption = False) -> None:
+@command(app, "awa job delete --kind digest --state failed --yes")
+@choosing
+async def delete(env: Environment, choice: Choice) -> None:
     """Delete jobs for good; running ones have to be cancelled first."""
-    if not yes:
-        typer.confirm(f"Delete {count(len(set(job_ids)), 'job')} for good?", abort=True)
+    if choice.selection is not None:
+        await carry_out(env, DELETE, choice.selection, choice)
+        return
+    if not choice.yes:
+        typer.confirm(f"Delete {count(len(set(choice.ids)), 'job')} for good?", abort=True)
     async with env.session() as session:
-        gone = await store.delete_jobs(session, job_ids)
-        left = await store.get_jobs(session, job_ids)
-    _report(job_ids, dict.fromkeys(gone, "deleted"), left)
+        gone = await store.delete_jobs(session, choice.ids)
+        left = await store.get_jobs(session, choice.ids)
+    _report(choice.ids, dict.fromkeys(gone, "deleted"), left)
+
+
+@command(app, "awa job move --queue email --kind newsletter --to-queue bulk --to-priority 4")
+@choosing
+async def move(
+    env: Environment,
+    choice: Choice,
+    to_queue: Annotated[
+        str | None, typer.Option(metavar="NAME", parser=parse_queue, help="The queue that they go to.")
+    ] = None,
+    to_priority: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=4, help="The priority that they get.")
+    ] = None,
+) -> None:
+    """Move waiting jobs into another queue, or to another priority: to the end of the line there."""
+    if to_queue is None and to_priority is None:
+        raise typer.BadParameter("where to? Name --to-queue, --to-priority, or both")
+    if choice.selection is not None:
+        await carry_out(env, bulk.move(queue=to_queue, priority=to_priority), choice.selection, choice)
+        return
+    async with env.session() as session:
+        moved = await store.move_jobs(session, choice.ids, queue=to_queue, priority=to_priority)
+        left = await store.get_jobs(session, choice.ids)
+    _report(choice.ids, dict.fromkeys(moved, "moved"), left)
 
 
 def as_columns(job: Job) -> dict[str, Any]:

@@ -110,7 +110,6 @@ CheckOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobId = Annotated[int, typer.Argument(metavar="ID", parser=parse_id, help="The job's id.")]
-JobIds = Annotated[list[int], typer.Argument(metavar="ID", parser=parse_id, help="The jobs' ids.")]
 QueueName = Annotated[str, typer.Argument(metavar="NAME", parser=parse_queue, help="The queue's name.")]
 ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 AppArgument = Annotated[

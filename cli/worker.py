@@ -7,11 +7,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from awa_py.app import App
+from awa_py.builtin import add_builtin
 from awa_py.errors import ConfigError
 from awa_py.loops import cancel, wait_for_any
 from awa_py.metrics import Metrics
@@ -98,6 +100,16 @@ def worker(
             help="How long running jobs may go on after a signal to stop; 30s unless set.",
         ),
     ] = None,
+    allow_exec: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ROOT",
+            envvar="AWA_ALLOW_EXEC",
+            exists=True,
+            file_okay=False,
+            help="Let jobs of the kind cmd_exec run the programs in this directory.",
+        ),
+    ] = None,
     check: CheckOption = False,
 ) -> None:
     """Run jobs until told to stop.
@@ -124,6 +136,7 @@ def worker(
         settings.begin_anew()
         raise typer.Exit(code)
     app = env.load(spec)
+    add_builtin(app.registry, exec_root=allow_exec, max_result_bytes=app.settings.max_args_bytes)
     if shutdown_timeout is not None:
         app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
     work = _work(

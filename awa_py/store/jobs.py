@@ -1,10 +1,10 @@
-"""Jobs as people ask for them: look, cancel, retry, delete, explain."""
+"""Jobs as people ask for them: look, cancel, retry, delete, move, explain."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from awa_py.job import Job, State
 from awa_py.store.rows import job_from
@@ -62,6 +62,16 @@ class Counts:
     dead: int
 
 
+class Seen(NamedTuple):
+    """The states and leases that jobs had when somebody looked: one that has changed since is left alone."""
+
+    states: Sequence[State]
+    leases: Sequence[int]
+
+
+UNSEEN = (None, None)
+
+
 async def get_jobs(session: Session, ids: Sequence[int]) -> dict[int, Job]:
     return {job.id: job for job in map(job_from, await session.fetch("get_jobs", ids))}
 
@@ -93,19 +103,26 @@ async def get_final_state(session: Session, job_id: int) -> FinalState | None:
     return FinalState(State(row[0]), None if row[1] is None else json.loads(row[1]), row[2])
 
 
-async def cancel_jobs(session: Session, ids: Sequence[int]) -> dict[int, str]:
+async def cancel_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> dict[int, str]:
     """What happened to each unfinished job: `cancelled`, or `requested` of its worker."""
-    return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids)}
+    return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids, *(seen or UNSEEN))}
 
 
-async def retry_jobs(session: Session, ids: Sequence[int]) -> set[int]:
+async def retry_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> set[int]:
     """The jobs that are available again."""
-    return {row[0] for row in await session.fetch("retry_jobs", ids)}
+    return {row[0] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN))}
 
 
-async def delete_jobs(session: Session, ids: Sequence[int]) -> set[int]:
+async def delete_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> set[int]:
     """The jobs that are gone."""
-    return {row[0] for row in await session.fetch("delete_jobs", ids)}
+    return {row[0] for row in await session.fetch("delete_jobs", ids, *(seen or UNSEEN))}
+
+
+async def move_jobs(
+    session: Session, ids: Sequence[int], seen: Seen | None = None, *, queue: str | None, priority: int | None
+) -> set[int]:
+    """The waiting jobs that are now in this queue, with this priority; None leaves it as it is."""
+    return {row[0] for row in await session.fetch("move_jobs", ids, *(seen or UNSEEN), queue, priority)}
 
 
 async def explain_job(session: Session, job_id: int, *, staleness: timedelta) -> Circumstances | None:

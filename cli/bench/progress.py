@@ -23,7 +23,7 @@ class Progress:
 
     @contextmanager
     def bar(self, label: str, total: int = 0, done: Callable[[], int] = int) -> Iterator[None]:
-        """Shows how much is done of the total, as long as the block runs; without a total, only the label."""
+        """Shows how much is done of the total, as long as the block runs; without a total, how much, if anything."""
         if not self._shown:
             yield
             return
@@ -39,7 +39,7 @@ class Progress:
 
     def _draw(self, over: threading.Event, label: str, total: int, done: Callable[[], int]) -> None:
         while True:
-            self._write(ERASE + (line(label, total, done()) if total else f"{label} …"))
+            self._write(ERASE + line(label, total, done()))
             if over.wait(EVERY_S):
                 return
 
@@ -52,7 +52,9 @@ class Progress:
 
 
 def line(label: str, total: int, done: int) -> str:
-    """`drain ━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 6,000 of 20,000`"""
+    """`drain ━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 6,000 of 20,000`, or `drain … 6,000`"""
+    if not total:
+        return f"{label} … {done:,}" if done else f"{label} …"
     done = min(done, total)
     full = WIDTH * done // total
     return f"{label} {'━' * full}{'╌' * (WIDTH - full)} {done:,} of {total:,}"

@@ -193,6 +193,17 @@ class TestWorker:
         awa.ok("worker", "tasks:app", "-q", "email", "--processes", "2", "--burst")
         assert awa.ok("job", "show", job_id, "--json").json["state"] == "completed"
 
+    def test_built_in_kinds(self, awa: Awa) -> None:  # F21
+        echo = awa.ok("enqueue", "noop_echo", '{"hello": "world"}').out.strip()
+        (awa.directory / "hello").write_text("#!/bin/sh\necho hello $1\n")
+        (awa.directory / "hello").chmod(0o755)
+        command = awa.ok("enqueue", "cmd_exec", '{"argv": ["./hello", "you"]}').out.strip()
+        awa.ok("worker", "tasks:app", "-q", "default", "--burst")
+        assert awa.ok("job", "show", echo, "--json").json["result"] == {"hello": "world"}
+        assert awa.ok("job", "show", command, "--json").json["state"] == "available"
+        awa.ok("worker", "tasks:app", "-q", "default", "--burst", "--allow-exec", ".")
+        assert awa.ok("job", "show", command, "--json").json["result"] == {"exit_code": 0, "output": "hello you\n"}
+
 
 class TestMaintenance:
     def test_one_task_once(self, awa: Awa) -> None:  # F18

@@ -23,6 +23,8 @@ WRONG_USAGE = [
     ((*WORKER, "--concurrency", "0"), "greater than or equal to 1"),
     ((*WORKER, "--shutdown-timeout", "soon"), '"soon" is not a duration'),
     ((*WORKER, "--metrics-port", "99999"), "65535"),
+    ((*WORKER, "--allow-exec", "nowhere"), "'nowhere' does not exist"),
+    ((*WORKER, "--allow-exec", "tasks.py"), "'tasks.py' is a file"),
     (
         ("maintenance", "--once", "magic"),
         "there are promote, rescue, deadlines, cron-sync, cron, cleanup, aging, unserved",

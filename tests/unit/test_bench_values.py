@@ -104,6 +104,7 @@ class TestProgress:
     def test_a_line_says_how_far(self) -> None:
         assert line("drain", 20_000, 10_000) == f"drain {'━' * 15}{'╌' * 15} 10,000 of 20,000"
         assert line("drain", 3, 5).endswith(" 3 of 3")
+        assert (line("retry", 0, 0), line("retry", 0, 1500)) == ("retry …", "retry … 1,500")
 
     def test_a_terminal_sees_it_come_and_go(self) -> None:
         terminal = Terminal()

@@ -1,14 +1,20 @@
 -- failed, cancelled, completed → available, counters fresh; scheduled and retryable → available now, counters kept.
 -- An absolute deadline is lifted where it has passed: the operator knows better.
--- $1 ids
-WITH dead AS (
-    DELETE FROM awa.dead WHERE id = ANY ($1::bigint[]) RETURNING {carried}, errors, lease, 0::smallint AS attempt
+-- $1 ids · $2 states · $3 leases that they must have (both NULL: any)
+WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(job_id, in_state, with_lease)),
+dead AS (
+    DELETE FROM awa.dead USING wanted
+    WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
+    RETURNING {carried}, errors, lease, 0::smallint AS attempt
 ),
 done AS (
-    DELETE FROM awa.completed WHERE id = ANY ($1::bigint[]) RETURNING {carried}, errors, lease, 0::smallint AS attempt
+    DELETE FROM awa.completed USING wanted
+    WHERE id = job_id AND (in_state IS NULL OR (in_state = 'completed' AND lease = with_lease))
+    RETURNING {carried}, errors, lease, 0::smallint AS attempt
 ),
 later AS (
-    DELETE FROM awa.scheduled WHERE id = ANY ($1::bigint[]) AND state <> 'waiting'
+    DELETE FROM awa.scheduled USING wanted
+    WHERE id = job_id AND state <> 'waiting' AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
     RETURNING {carried}, errors, lease, attempt
 ),
 again AS (

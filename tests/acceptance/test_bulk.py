@@ -1,0 +1,160 @@
+"""`awa job retry|cancel|delete|move` with a selection: counted, asked, done."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from awa_py.db import Database
+from awa_py.store.session import Session
+from tests.acceptance.conftest import Awa
+from tests.support import another_session, eventually, insert, insert_running, states
+from tests.terminal import seen_on
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def failed(session: Session) -> None:
+    """Three failed jobs, two of them in the queue mail, and one that runs."""
+    error = '[{"attempt": 1, "error": "TimeoutError: it timed out"}]'
+    await insert(session, "dead", 2, state="failed", queue="mail", attempt=1, errors=error)
+    await insert(session, "dead", state="failed", attempt=1, kind="digest")
+    await insert_running(session)
+
+
+@pytest.mark.usefixtures("failed")
+class TestConversation:
+    async def test_no_leaves_all_as_it_is(self, awa: Awa, session: Session) -> None:
+        answer = awa("job", "retry", "--error", "timed out", stdin="n\n")
+        assert answer.code == 1
+        lines = answer.out.splitlines()
+        assert [line.split() for line in lines[:2]] == [["state", "queue", "jobs"], ["failed", "mail", "2"]]
+        assert lines[2].startswith("Retry 2 jobs? [y/N]: ")
+        assert await states(session) == {"failed": 3, "running": 1}
+
+    async def test_nobody_to_ask_is_no(self, awa: Awa, session: Session) -> None:
+        assert awa("job", "delete", "--all").code == 1
+        assert await states(session) == {"failed": 3, "running": 1}
+
+    async def test_yes_does_it(self, awa: Awa, session: Session) -> None:
+        answer = awa.ok("job", "retry", "--queue", "mail", stdin="y\n")
+        assert answer.out.splitlines()[-1].endswith("2 jobs retried")
+        assert await states(session) == {"failed": 1, "available": 2, "running": 1}
+
+    async def test_yes_can_be_said_before(self, awa: Awa, session: Session) -> None:
+        assert awa.ok("job", "delete", "--kind", "digest", "--yes").out.splitlines()[-1] == "1 job deleted"
+        assert awa.ok("job", "cancel", "--all", "--yes").out.splitlines()[-1] == "1 job cancelled"
+        assert await states(session) == {"failed": 2, "running": 1}  # its worker was told
+
+    async def test_a_dry_run_changes_nothing(self, awa: Awa, session: Session) -> None:
+        answer = awa.ok("job", "delete", "--all", "--dry-run")
+        assert answer.out.splitlines()[-2:] == ["1 running job is left alone", "3 jobs: nothing was done"]
+        assert awa.ok("job", "delete", "--all", "--dry-run", "--limit", "2", "--json").json == {
+            "operation": "delete",
+            "jobs": 2,
+            "by": [{"state": "failed", "queue": "mail", "jobs": 2}],
+            "left_alone": 1,
+            "done": 0,
+        }
+        assert await states(session) == {"failed": 3, "running": 1}
+
+    async def test_json(self, awa: Awa, session: Session) -> None:
+        answer = awa.ok("job", "retry", "--all", "--limit", "1", "--json", stdin="y\n")
+        assert answer.json["done"] == 1
+        assert "Retry 1 job?" in answer.err
+        assert await states(session) == {"failed": 2, "available": 1, "running": 1}
+
+    @pytest.mark.parametrize("options", [(), ("--yes",), ("--dry-run",)])
+    def test_an_empty_selection_is_fine(self, awa: Awa, options: tuple[str, ...]) -> None:
+        assert awa.ok("job", "retry", "--queue", "nowhere", *options).out == "no such jobs\n"
+
+    async def test_move(self, awa: Awa, session: Session) -> None:
+        awa.ok("job", "retry", "--all", "--yes")
+        answer = awa.ok("job", "move", "--queue", "mail", "--to-queue", "bulk", "--to-priority", "4", "--yes")
+        assert answer.out.splitlines()[-1] == "2 jobs moved"
+        listed = awa.ok("job", "list", "--queue", "bulk", "--json").json
+        assert [job["priority"] for job in listed] == [4, 4]
+        (runs,) = [str(job["id"]) for job in awa.ok("job", "list", "--state", "running", "--json").json]
+        waits = str(listed[0]["id"])
+        both = awa("job", "move", waits, runs, "--to-queue", "mail")
+        assert both.code == 1
+        assert both.out == f"job {waits}: moved\n"
+        assert both.err == f"awa: job {runs} is running: nothing was done\n"
+
+
+WHICH = "which jobs? Name their ids, or what they have in common: --queue"
+
+WRONG_USAGE = [
+    (("retry",), WHICH),
+    (("cancel", "--yes"), WHICH),
+    (("delete", "--dry-run"), WHICH),
+    (("move", "--to-queue", "x"), WHICH),
+    (("retry", "1", "--queue", "mail"), "either ids, or what the jobs have in common"),
+    (("retry", "1", "--all"), "either ids, or what the jobs have in common"),
+    (("retry", "--all", "--queue", "mail"), "--all goes without"),
+    (("retry", "1", "--dry-run"), "do not go with ids"),
+    (("retry", "1", "--limit", "3"), "do not go with ids"),
+    (("retry", "--state", "running"), "retry does not apply to running jobs: it applies to failed, retryable"),
+    (("move", "--state", "failed", "--to-queue", "x"), "move does not apply to failed jobs"),
+    (("move", "1"), "where to? Name --to-queue, --to-priority, or both"),
+    (("move", "--all", "--to-priority", "5"), "less than or equal to 4"),
+    (("move", "--all", "--to-queue", "a,b"), "a queue's name cannot hold a comma"),
+    (("cancel", "--older-than", "soon"), '"soon" is not a duration'),
+    (("cancel", "--all", "--limit", "0"), "greater than or equal to 1"),
+    (("retry", "first"), "is not a job's id"),
+]
+
+
+@pytest.mark.parametrize(("command", "says"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
+def test_wrong_usage_ends_with_2(bare_awa: Awa, command: tuple[str, ...], says: str) -> None:
+    answer = bare_awa("job", *command)
+    assert (answer.code, answer.out) == (2, "")
+    assert says in " ".join(answer.err.replace("│", " ").split())
+
+
+async def test_an_interrupt_is_heard_between_batches(awa: Awa, session: Session, database: Database) -> None:
+    """A terminal sees how far it has come; Ctrl-C says how many are done, and nothing is half done."""
+    total = 5000
+    await insert(session, "dead", total, state="failed", attempt=1)
+    last = await session.connection.fetchval("SELECT max(id) FROM awa.dead")
+    ours, theirs = pty.openpty()
+    async with another_session(database) as other:
+        transaction = other.connection.transaction()
+        await transaction.start()
+        await other.connection.execute("SELECT FROM awa.dead WHERE id = $1 FOR UPDATE", last - 2000)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "awa_cli", "job", "retry", "--all", "--yes"],
+            cwd=awa.directory,
+            env={**os.environ, "AWA_DATABASE_URL": database.url},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+        )
+        os.close(theirs)
+        try:
+            # It waits in the middle, for a row that somebody has locked.
+            async def waits() -> bool:
+                return bool(await session.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+            await eventually(waits)
+            process.send_signal(signal.SIGINT)
+            await transaction.rollback()
+            out, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    seen = seen_on(ours)
+    counts = await states(session)
+    done = counts["available"]
+    assert process.returncode == 130
+    assert 0 < done < total
+    assert done % 500 == 0
+    assert done + counts["failed"] == total
+    assert out.splitlines()[-1] == f"{done:,} jobs retried"
+    assert "retry ━" in seen
+    assert f"of {total:,}" in seen
+    assert "awa: interrupted: the others are as they were" in seen

@@ -1,0 +1,46 @@
+"""A worker that is killed takes the commands of its jobs along (F21)."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import awa_py as awa
+from tests.processes import Processes, eventually
+from tests.programs import FAMILIES, Root
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.mark.parametrize("family", ["child", "grandchild", "deaf", "orphan of its own session"])
+async def test_a_killed_worker_leaves_no_command_behind(
+    client: awa.App, awa_processes: Processes, tmp_path: Path, family: str
+) -> None:
+    root = Root.within(tmp_path)
+    worker = awa_processes.worker("--allow-exec", str(root.path))
+    job = await client.enqueue("cmd_exec", root.args(root.script("family", FAMILIES[family])))
+    await eventually("it runs", root.note("runs"))
+    assert root.processes()
+    worker.send(signal.SIGKILL)
+    worker.wait()
+    await eventually("nothing of it is left", lambda: root.processes() == [])
+    root.script("family", "echo again")
+    awa_processes.worker(env={"AWA_ALLOW_EXEC": str(root.path)})
+    assert await client.result(job.id, timeout="60s") == {"exit_code": 0, "output": "again\n"}
+
+
+async def test_a_second_signal_ends_it_and_gives_it_back(
+    client: awa.App, awa_processes: Processes, tmp_path: Path
+) -> None:  # F19
+    root = Root.within(tmp_path)
+    worker = awa_processes.worker("--allow-exec", str(root.path), "--no-maintenance")
+    job = await client.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["deaf"])))
+    await eventually("it runs", root.note("runs"))
+    worker.send(signal.SIGTERM)
+    await eventually("it waits for the job", lambda: "waiting up to" in worker.output)
+    assert root.processes()
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert root.processes() == []
+    given_back = await client.get(job.id)
+    assert (given_back.state, given_back.attempt) == (awa.State.AVAILABLE, 0)

@@ -1,0 +1,367 @@
+"""The built-in kinds (F21): real programs, and nothing of them left behind."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import uvloop
+
+from awa_py import App, ConfigError, Job, State, Throttled
+from awa_py.builtin import add_builtin, keeper
+from awa_py.builtin.echo import noop_echo
+from awa_py.maintenance.unserved import Unserved
+from awa_py.metrics import Metrics
+from awa_py.store.session import Session
+from tests.programs import FAMILIES, MARK, Root
+from tests.support import ago, drain, eventually, insert, look, run_one, seconds, working
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    root = Root.within(tmp_path)
+    yield root
+    for process in root.processes():
+        process.kill()
+
+
+@pytest.fixture
+def app(app: App, root: Root) -> App:
+    add_builtin(app.registry, exec_root=root.path, max_result_bytes=app.settings.max_args_bytes)
+    return app
+
+
+async def execute(app: App, args: dict[str, Any], **options: Any) -> Job:
+    return await run_one(app, "cmd_exec", args, **{"max_attempts": 1, **options})
+
+
+def error(job: Job) -> str:
+    return str(job.errors[-1]["error"])
+
+
+class TestEcho:  # F21
+    async def test_it_returns_what_it_was_given(self, app: App) -> None:
+        job = await run_one(app, "noop_echo", {"sleep_ms": 1, "a": 1, "b": ["x"]})
+        assert (job.state, job.result) == (State.COMPLETED, {"a": 1, "b": ["x"]})
+
+    async def test_it_fails_where_it_is_told_to(self, app: App) -> None:
+        job = await run_one(app, "noop_echo", {"fail": "on purpose"}, max_attempts=1)
+        assert (job.state, error(job)) == (State.FAILED, "on purpose")
+        job = await run_one(app, "noop_echo", {"fail": True})
+        assert (job.state, error(job)) == (State.RETRYABLE, "noop_echo was told to fail")
+
+    async def test_it_throttles_where_it_is_told_to(self) -> None:
+        with pytest.raises(Throttled):
+            await noop_echo(throttle=True)
+
+    async def test_an_apps_own_kind_counts_more(self, database_url: str) -> None:
+        app = App(database_url)
+
+        @app.job(kind="noop_echo")
+        async def own() -> str:
+            return "own"
+
+        add_builtin(app.registry, exec_root=None, max_result_bytes=1000)
+        assert (await run_one(app, "noop_echo")).result == "own"
+
+
+class TestSwitch:  # F21
+    async def test_it_is_off_unless_it_has_a_root(self, database_url: str, session: Session) -> None:
+        app = App(database_url)
+        add_builtin(app.registry, exec_root=None, max_result_bytes=1000)
+        assert app.registry.kinds == ("noop_echo",)
+        (job_id,) = await insert(session, "ready", kind="cmd_exec", args='{"argv": ["./x"]}', run_at=ago(10))
+        await drain(app)
+        assert (await look(session, job_id)).state is State.AVAILABLE
+        await Unserved(staleness=seconds(90), metrics=Metrics(), grace=seconds(5)).run(session)
+        assert error(await look(session, job_id)) == "no handler registered for kind: cmd_exec"  # F9
+
+    def test_an_apps_own_kind_of_that_name_is_an_error(self, app: App, root: Root) -> None:
+        other = App("postgresql://x")
+
+        @other.job
+        async def cmd_exec() -> None: ...
+
+        with pytest.raises(ConfigError, match="'cmd_exec' is registered twice"):
+            add_builtin(other.registry, exec_root=root.path, max_result_bytes=1000)
+
+
+class TestRun:  # F21
+    async def test_the_end_of_its_output_is_the_result(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("hello", "echo out; echo err >&2; pwd"), cwd=str(root.path)))
+        assert job.state is State.COMPLETED, job.errors
+        assert job.result == {"exit_code": 0, "output": f"out\nerr\n{root.path}\n"}
+
+    async def test_a_bare_name_is_looked_for_in_bin_and_in_the_root(self, app: App, root: Root) -> None:
+        root.script("one", "echo of the root")
+        root.script("bin/two", "echo of bin")
+        assert (await execute(app, root.args("one"))).result["output"] == "of the root\n"
+        assert (await execute(app, root.args("two"))).result["output"] == "of bin\n"
+
+    async def test_it_is_run_where_it_is_told_to(self, app: App, root: Root) -> None:
+        script = root.script("deep/er/where", "pwd; echo $0")
+        job = await execute(app, root.args("./er/where", cwd="deep"))
+        assert job.result["output"] == f"{root.path}/deep\n{root.path}/deep/er/where\n"
+        assert (await execute(app, root.args(script))).result["output"].startswith(f"{root.path}\n")
+
+    async def test_there_is_no_shell(self, app: App, root: Root) -> None:
+        script = root.script("words", 'printf "%s\\n" "$@"')
+        words = ["; touch pwned", "$(touch pwned)", "`touch pwned`", "a b", "*", "ä€", ""]
+        job = await execute(app, root.args(script, *words))
+        assert job.result["output"] == "\n".join(words) + "\n"
+        assert not root.note("pwned")()
+        job = await execute(app, root.args(f"{script}; touch pwned"))
+        assert "there is no such program" in error(job)
+        assert not root.note("pwned")()
+
+    async def test_standard_input(self, app: App, root: Root) -> None:
+        script = root.script("count", "wc -c")
+        assert (await execute(app, root.args(script))).result["output"].strip() == "0"
+        job = await execute(app, root.args(script, stdin="ä" * 200_000))
+        assert job.result["output"].strip() == "400000"
+
+    async def test_a_program_that_does_not_read_its_input_is_not_waited_for(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("deaf", "echo done"), stdin="x" * 500_000))
+        assert job.result["output"] == "done\n"
+
+    async def test_its_environment_is_its_own(self, app: App, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWA_DATABASE_URL", "postgresql://awa:hush@db/awa")
+        script = root.script("look", "env; tr '\\0' '\\n' < /proc/$PPID/environ")
+        job = await execute(app, root.args(script, env={"COLOUR": "blue"}))
+        seen = dict(line.split("=", 1) for line in job.result["output"].splitlines())
+        assert seen.keys() - {"PWD", "_", "SHLVL", "OLDPWD"} == {"PATH", "HOME", "LANG", "COLOUR", MARK}
+        assert (seen["COLOUR"], seen["HOME"]) == ("blue", str(root.path))
+        assert "hush" not in json.dumps(job.result)
+
+    async def test_it_works_on_uvloop_too(self, app: App, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWA_DATABASE_URL", "postgresql://awa:hush@db/awa")
+        look = root.script("look", "cat /proc/$PPID/environ; cat; echo .")
+        sleep = root.script("sleep", "exec sleep 3600")
+
+        async def both() -> tuple[Job, Job]:
+            return (
+                await execute(app, root.args(look, stdin="in")),
+                await execute(app, root.args(sleep, timeout_s=0.5)),
+            )
+
+        def on_uvloop() -> tuple[Job, Job]:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(both())
+
+        done, late = await asyncio.to_thread(on_uvloop)
+        assert done.result == {"exit_code": 0, "output": "in.\n"}
+        assert error(late) == "timed out after 0.5 s: no output"
+        assert root.processes() == []
+
+
+class TestOutput:  # F21
+    async def test_a_failure_shows_the_last_256_bytes(self, app: App, root: Root) -> None:
+        script = root.script("break", 'i=0; while [ $i -lt 500 ]; do echo "line $i"; i=$((i+1)); done; exit 3')
+        job = await execute(app, root.args(script))
+        assert job.state is State.FAILED
+        assert error(job).startswith("exit 3: ")
+        assert error(job).endswith("line 499")
+        assert len(error(job)) == len("exit 3: ") + 256
+
+    async def test_a_failure_is_tried_again(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("break", "exit 7")), max_attempts=2)
+        assert (job.state, error(job)) == (State.RETRYABLE, "exit 7: no output")
+
+    async def test_a_signal_has_a_name(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("die", "echo last words; kill -9 $$")))
+        assert error(job) == "killed by SIGKILL: last words"
+
+    async def test_only_the_end_of_a_flood_is_kept(self, app: App, root: Root) -> None:
+        flood = root.script("flood", "head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo end")
+        before = psutil.Process().memory_info().rss
+        job = await execute(app, root.args(flood))
+        assert job.state is State.COMPLETED, job.errors
+        assert len(job.result["output"]) == 64 * 1024
+        assert job.result["output"].endswith("xxx\nend\n")
+        assert psutil.Process().memory_info().rss - before < 30_000_000
+
+    async def test_bytes_that_are_no_text_are_replaced(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("binary", "printf 'a\\000b\\377c'")))
+        assert job.result["output"] == "a\ufffdb\ufffdc"
+        job = await execute(app, root.args(root.script("all", "head -c 300000 /dev/urandom")))
+        assert job.state is State.COMPLETED, job.errors
+
+    async def test_a_result_fits_where_results_are_to_be_small(self, database_url: str, root: Root) -> None:
+        app = App(database_url)
+        add_builtin(app.registry, exec_root=root.path, max_result_bytes=4000)
+        job = await execute(app, root.args(root.script("binary", "head -c 5000 /dev/zero")))
+        assert job.state is State.COMPLETED, job.errors
+        assert 0 < len(json.dumps(job.result)) < 4000
+
+
+class TestRoot:  # F21: no way out
+    @pytest.fixture
+    def outside(self, tmp_path: Path, root: Root) -> Path:
+        """A program beside the root, whose name begins like the root's, and links that lead to it."""
+        outside = tmp_path / "root-beside"
+        outside.mkdir()
+        program = outside / "program"
+        program.write_text(f"#!/bin/sh\ntouch {outside}/ran\n")
+        program.chmod(0o755)
+        (root.path / "link").symlink_to(program)
+        (root.path / "directory").symlink_to(outside)
+        (root.path / "bin").mkdir()
+        (root.path / "bin" / "linked").symlink_to(program)
+        return outside
+
+    @pytest.mark.parametrize(
+        "argv0",
+        ["../root-beside/program", "/bin/true", "./link", "link", "linked", "directory/program", "{outside}/program"],
+    )
+    async def test_programs_outside_are_refused(self, app: App, root: Root, outside: Path, argv0: str) -> None:
+        name = argv0.format(outside=outside)
+        job = await execute(app, root.args(name), max_attempts=5)
+        assert (job.state, error(job)) == (State.FAILED, f"program {name!r} is outside of {root.path}")
+        assert not (outside / "ran").exists()
+
+    @pytest.mark.parametrize("cwd", ["..", "../root-beside", "/", "directory", "{outside}", "bin/../.."])
+    async def test_directories_outside_are_refused(self, app: App, root: Root, outside: Path, cwd: str) -> None:
+        where = cwd.format(outside=outside)
+        script = root.script("here", "pwd > ran")
+        job = await execute(app, root.args(f"{root.path}/{script}", cwd=where), max_attempts=5)
+        assert (job.state, error(job)) == (State.FAILED, f"cwd {where!r} is outside of {root.path}")
+        assert not (outside / "ran").exists()
+
+    async def test_what_is_found_in_path_is_not_found(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args("sh", "-c", "true"))
+        assert error(job) == f"'sh' could not be started: there is no such program in {root.path} or its bin"
+
+    async def test_links_that_stay_inside_are_fine(self, app: App, root: Root, tmp_path: Path) -> None:
+        root.script("real/program", "echo $0; pwd")
+        (root.path / "short").symlink_to("real/program")
+        (root.path / "place").symlink_to(root.path / "real")
+        job = await execute(app, root.args(f"{root.path}/short", cwd="place"))
+        assert job.result["output"] == f"{root.path}/real/program\n{root.path}/real\n"
+        # The root itself may be named by a link.
+        (tmp_path / "alias").symlink_to(root.path)
+        other = App(app.database.url)
+        add_builtin(other.registry, exec_root=tmp_path / "alias", max_result_bytes=100_000)
+        assert (await execute(other, root.args("./short"))).state is State.COMPLETED
+
+    async def test_what_is_no_program_says_so(self, app: App, root: Root) -> None:
+        (root.path / "data").write_text("no program")
+        assert "make it executable" in error(await execute(app, root.args("./data")))
+        assert "is no program" in error(await execute(app, root.args("./")))
+        assert "there is no such program" in error(await execute(app, root.args("./nothing")))
+        assert "cwd 'nowhere': No such file" in error(await execute(app, root.args("./data", cwd="nowhere")))
+
+    @pytest.mark.parametrize(
+        ("args", "says"),
+        [
+            ({"argv": []}, "argv names no program"),
+            ({"argv": [""]}, "argv names no program"),
+            ({"argv": ["x"], "timeout_s": 0}, "timeout_s is how many seconds"),
+            ({"argv": ["x"], "timeout_s": -1}, "timeout_s is how many seconds"),
+            ({"argv": ["x"], "env": {"LD_PRELOAD": "/tmp/x.so"}}, "env: LD_PRELOAD may not be set"),
+            ({"argv": ["x"], "env": {"PATH": "/tmp"}}, "env: PATH may not be set"),
+            ({"argv": ["x"], "env": {"BASH_ENV": "/tmp/x"}}, "env: BASH_ENV may not be set"),
+            ({"argv": ["x"], "env": {"BASH_FUNC_ls%%": "() { id; }"}}, "is no name of a variable"),
+            ({"argv": ["x"], "env": {"A=B": "c"}}, "is no name of a variable"),
+            ({"argv": ["x"], "env": {"": "c"}}, "is no name of a variable"),
+        ],
+    )
+    async def test_what_cannot_be_run_fails_at_once(self, app: App, args: dict[str, Any], says: str) -> None:
+        job = await execute(app, args, max_attempts=5)
+        assert job.state is State.FAILED
+        assert says in error(job)
+
+
+@pytest.fixture(params=FAMILIES.values(), ids=[*FAMILIES])
+def family(request: pytest.FixtureRequest, root: Root) -> str:
+    """A program with a family that lives on unless somebody ends all of it."""
+    return root.script("family", request.param)
+
+
+class TestNothingIsLeft:  # F21: the whole process group is killed
+    async def test_after_a_timeout(self, app: App, root: Root, family: str) -> None:
+        job = await execute(app, root.args(family, timeout_s=2))
+        assert root.note("runs")()
+        assert (job.state, error(job)[:19]) == (State.FAILED, "timed out after 2 s")
+        assert root.processes() == []
+
+    async def test_after_a_cancel(self, app: App, root: Root, family: str) -> None:
+        async with app, working(app):
+            job = await app.enqueue("cmd_exec", root.args(family))
+            await eventually(root.note("runs"))
+            assert await app.cancel(job.id)
+            await eventually(lambda: is_state(app, job.id, State.CANCELLED))
+            assert root.processes() == []
+
+    async def test_after_a_normal_end(self, app: App, root: Root) -> None:
+        script = root.script("leave", "sleep 3600 & setsid sleep 3600 & (setsid sleep 3600 &) ; echo bye")
+        job = await execute(app, root.args(script, timeout_s=60))
+        assert job.result == {"exit_code": 0, "output": "bye\n"}
+        assert root.processes() == []
+
+    async def test_after_the_jobs_own_timeout(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("family", FAMILIES["grandchild"])), timeout="2s")
+        assert error(job) == "HandlerTimeout: timed out after 2 s"
+        assert root.processes() == []
+
+    async def test_when_the_lease_is_lost(self, app: App, root: Root, session: Session) -> None:
+        async with app, working(app):
+            await app.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["grandchild"])))
+            await eventually(root.note("runs"))
+            await session.connection.execute("DELETE FROM awa.running")
+            await eventually(lambda: root.processes() == [])
+
+    async def test_when_the_worker_does_not_wait_any_longer(self, app: App, root: Root) -> None:  # F19
+        async with app:
+            async with working(app) as worker:
+                job = await app.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["deaf"])))
+                await eventually(root.note("runs"))
+                worker.stop()
+                worker.stop()
+            given_back = await app.get(job.id)
+            assert (given_back.state, given_back.attempt) == (State.AVAILABLE, 0)
+            assert root.processes() == []
+
+    async def test_a_worker_that_stops_waits_for_it(self, app: App, root: Root) -> None:  # F19
+        async with app:
+            async with working(app):
+                script = root.script("patient", "touch runs; sleep 1; echo done")
+                job = await app.enqueue("cmd_exec", root.args(script))
+                await eventually(root.note("runs"))
+            assert (await app.get(job.id)).result == {"exit_code": 0, "output": "done\n"}
+
+    async def test_a_command_may_end_by_itself_when_it_is_told_to(self, app: App, root: Root) -> None:
+        script = root.script("polite", "trap 'touch told; exit 0' TERM; touch runs; while :; do sleep 0.05; done")
+        job = await execute(app, root.args(script, timeout_s=1))
+        assert error(job).startswith("timed out")
+        assert root.note("told")()
+
+    async def test_a_keeper_that_is_killed_takes_its_command_along(self, app: App, root: Root) -> None:
+        async with app, working(app):
+            job = await app.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["child"])), max_attempts=1)
+            await eventually(root.note("runs"))
+            (command,) = root.processes()
+            parent = command.parent()
+            assert parent is not None
+            assert keeper.__file__ in parent.cmdline()
+            os.kill(parent.pid, 9)
+            await eventually(lambda: is_state(app, job.id, State.FAILED))
+            assert error(await app.get(job.id)) == "the command's keeper was ended: no output"
+            await eventually(lambda: root.processes() == [])
+
+    async def test_many_at_once(self, app: App, root: Root) -> None:
+        script = root.script("quick", "echo $1")
+        async with app:
+            jobs = await app.enqueue_many(app.new("cmd_exec", root.args(script, str(n))) for n in range(30))
+            await drain(app)
+            assert [(await app.get(job.id)).result["output"] for job in jobs] == [f"{n}\n" for n in range(30)]
+        assert root.processes() == []
+
+
+async def is_state(app: App, job_id: int, state: State) -> bool:
+    return (await app.get(job_id)).state is state
