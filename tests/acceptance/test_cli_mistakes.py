@@ -27,7 +27,7 @@ WRONG_USAGE = [
     ((*WORKER, "--allow-exec", "tasks.py"), "'tasks.py' is a file"),
     (
         ("maintenance", "--once", "magic"),
-        "there are promote, rescue, deadlines, cron-sync, cron, cleanup, aging, unserved",
+        "there are promote, rescue, gone, deadlines, cron-sync, cron, cleanup, aging, unserved, rebalance",
     ),
     (("enqueue", "work", "{"), "this is not JSON"),
     (("enqueue", "work", "[1]"), "a JSON object is wanted"),
