@@ -30,6 +30,7 @@ from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
 from awa_py.outcome import Cancel, Fail, Retry, Snooze
+from awa_py.timeline import Event
 
 __all__ = [
     "App",
@@ -41,6 +42,7 @@ __all__ = [
     "Context",
     "DatabaseUnavailable",
     "EmbeddedError",
+    "Event",
     "Fail",
     "InvalidArguments",
     "InvalidDuration",

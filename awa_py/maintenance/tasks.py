@@ -8,6 +8,7 @@ from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
+from awa_py.maintenance.rollup import RollUp
 from awa_py.maintenance.task import Batch, Task
 from awa_py.maintenance.unserved import Unserved
 from awa_py.metrics import Metrics
@@ -21,6 +22,8 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
     cleanup = Cleanup(
         completed_retention=settings.completed_retention,
         failed_retention=settings.failed_retention,
+        events_retention=settings.events_retention,
+        rollup_retention=settings.rollup_retention,
         staleness=settings.heartbeat_staleness,
     )
     unserved = Unserved(staleness=settings.heartbeat_staleness, metrics=metrics)
@@ -41,6 +44,7 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wakes=frozenset({Topic.CRON})),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
+        Task(name="rollup", interval=settings.rollup_interval, run=RollUp(settings.rollup_retention).run),
     ]
 
 

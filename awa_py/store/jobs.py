@@ -88,9 +88,9 @@ async def cancel_jobs(session: Session, ids: Sequence[int]) -> dict[int, str]:
     return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids)}
 
 
-async def retry_jobs(session: Session, ids: Sequence[int]) -> set[int]:
-    """The jobs that are available again."""
-    return {row[0] for row in await session.fetch("retry_jobs", ids)}
+async def retry_jobs(session: Session, ids: Sequence[int], *, note: bool = True) -> set[int]:
+    """The jobs that are available again. What their rows forget with it is noted beside them, unless told otherwise."""
+    return {row[0] for row in await session.fetch("retry_jobs", ids, note)}
 
 
 async def delete_jobs(session: Session, ids: Sequence[int]) -> set[int]:

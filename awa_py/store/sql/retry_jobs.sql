@@ -1,18 +1,31 @@
 -- failed, cancelled, completed → available, counters fresh; scheduled and retryable → available now, counters kept.
 -- An absolute deadline is lifted where it has passed: the operator knows better.
--- $1 ids
-WITH dead AS (
-    DELETE FROM awa.dead WHERE id = ANY ($1::bigint[]) RETURNING {carried}, errors, lease, 0::smallint AS attempt
+-- $1 ids · $2 whether to note what their rows forget with it
+WITH ended AS (
+    DELETE FROM awa.dead WHERE id = ANY ($1::bigint[])
+    RETURNING {carried}, errors, lease, attempt, state, attempted_at, finalized_at, worker_id
 ),
 done AS (
-    DELETE FROM awa.completed WHERE id = ANY ($1::bigint[]) RETURNING {carried}, errors, lease, 0::smallint AS attempt
+    DELETE FROM awa.completed WHERE id = ANY ($1::bigint[])
+    RETURNING {carried}, errors, lease, attempt, 'completed' AS state, attempted_at, finalized_at, worker_id
+),
+over AS (SELECT * FROM ended UNION ALL SELECT * FROM done),
+noted AS (
+    INSERT INTO awa.events (job_id, at, event, lease, attempt, worker_id, detail)
+    SELECT over.id, happened.*
+    FROM over CROSS JOIN LATERAL (VALUES
+        (attempted_at, 'started', lease, attempt, worker_id, NULL),
+        (finalized_at, state, lease, attempt, worker_id, NULL),
+        (now(), 'requeued', lease, 0::smallint, NULL, 'by hand')) AS happened(at, event, lease, attempt, worker_id, detail)
+    WHERE $2 AND happened.at IS NOT NULL
 ),
 later AS (
     DELETE FROM awa.scheduled WHERE id = ANY ($1::bigint[]) AND state <> 'waiting'
     RETURNING {carried}, errors, lease, attempt
 ),
 again AS (
-    SELECT *, true AS fresh FROM dead UNION ALL SELECT *, true FROM done UNION ALL SELECT *, false FROM later
+    SELECT {carried}, errors, lease, 0::smallint AS attempt, true AS fresh FROM over
+    UNION ALL SELECT *, false FROM later
 ),
 put AS (
     INSERT INTO awa.ready (id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue,

@@ -1,0 +1,64 @@
+"""What happened to jobs that their rows do not keep."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from awa_py.store.finish import array
+from awa_py.store.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that a worker saw, at a moment of its own monotonic clock."""
+
+    event: str
+    job_id: int
+    lease: int
+    attempt: int
+    at: float
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A row of `awa.events`."""
+
+    at: datetime
+    event: str
+    lease: int
+    attempt: int
+    worker_id: UUID | None = None
+    detail: str | None = None
+
+
+async def write_events(session: Session, worker_id: UUID, happenings: Sequence[Happening], *, now: float) -> None:
+    """Notes them. `now`, on the clock that they were seen by, is how their times become the database's."""
+    await session.fetch(
+        "write_events",
+        worker_id,
+        array([each.job_id for each in happenings]),
+        array([each.lease for each in happenings]),
+        array([each.attempt for each in happenings]),
+        array([now - each.at for each in happenings]),
+        [each.event for each in happenings],
+        [each.detail for each in happenings],
+    )
+
+
+async def list_events(session: Session, job_id: int, *, limit: int) -> list[Noted]:
+    """The latest that were noted of a job, in their order."""
+    return [Noted(*row) for row in reversed(await session.fetch("list_events", job_id, limit))]
+
+
+async def make_event_partitions(session: Session, *, days_ahead: int) -> int:
+    return int(await session.fetchval("make_event_partitions", days_ahead))
+
+
+async def drop_event_partitions(session: Session, *, retention: timedelta) -> int:
+    return int(await session.fetchval("drop_event_partitions", retention))
+
+
+async def delete_stray_events(session: Session, *, retention: timedelta, limit: int) -> int:
+    return int(await session.fetchval("delete_stray_events", retention, limit))
