@@ -25,6 +25,7 @@ Fields = Mapping[str, Cell | list[str]]
 PIPE_COLUMNS = 4096  # whoever reads through a pipe wants everything
 GAP = 2
 NARROWEST = 8
+SPARKS, ASCII_SPARKS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
 STATE_STYLES: dict[str, str] = {
     State.SCHEDULED: "magenta",
@@ -151,6 +152,13 @@ def lapse(seconds: float) -> str:
     if minutes < 100:
         return f"{minutes:.3g}m"
     return f"{minutes / 60:.3g}h" if minutes < 100 * 60 else f"{minutes / 1440:,.4g}d"
+
+
+def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """A character each, as high as the value is beside the largest; a blank for nothing."""
+    sparks = ASCII_SPARKS if ascii_only else SPARKS
+    top = max(values, default=0) or 1
+    return "".join(sparks[min(len(sparks) - 1, int(value / top * len(sparks)))] if value else " " for value in values)
 
 
 def compact_json(value: Any) -> str:
