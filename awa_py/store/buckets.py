@@ -68,10 +68,8 @@ async def sum_buckets(
     session: Session, first: datetime, *, queue: str | None, kind: str | None, slot_minutes: int
 ) -> list[Sum]:
     """What ended since a minute, by queue and kind."""
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    cells: dict[tuple[str, str], dict[str, dict[int, int]]] = defaultdict(
-        lambda: {"waits": {}, "runs": {}, "slots": {}}
-    )
+    counts: dict[tuple[str, str], dict[str, Any]] = {}
+    cells: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: {"waits": {}, "runs": {}, "slots": {}})
     for row in await session.fetch("sum_buckets", first, queue, kind, slot_minutes):
         of = (row["queue"], row["kind"])
         if row["how"] == "counts":

@@ -115,6 +115,8 @@ def _headline(figures: Mapping[str, Any]) -> str:
 def _figure(name: str, value: Any) -> Cell:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name.startswith("ratio"):
+        return ", ".join(f"{each:.3f}" for each in (value if isinstance(value, list) else [value]))
     if isinstance(value, list):
         return ", ".join(map(_number, value)) + " jobs/s"
     return f"{value:,.2f}" if name.endswith("_ms") or name == "seconds" else _number(value)

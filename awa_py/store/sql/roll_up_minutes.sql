@@ -11,7 +11,7 @@ WITH ended AS (
 ),
 -- The many rows are gone through once: what follows works with what is left of them.
 alike AS MATERIALIZED (
-    SELECT date_trunc('minute', finalized_at) AS at, queue, kind, state,
+    SELECT date_bin('1 minute', finalized_at, '2000-01-01 00:00+00') AS at, queue, kind, state,
            awa.cell(attempted_at - run_at) AS wait, awa.cell(finalized_at - attempted_at) AS run,
            count(*) AS jobs, sum(attempt - 1) FILTER (WHERE attempt > 1) AS retried
     FROM ended GROUP BY 1, 2, 3, 4, 5, 6
