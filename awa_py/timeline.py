@@ -75,7 +75,11 @@ def _beside_the_row(job: Job, noted: Sequence[Noted], errors: list[_Error]) -> I
     Of an attempt that it knows, the row knows better.
     """
     known = None if job.attempted_at is None else job.lease
-    for each in {(each.lease, each.event): each for each in noted if each.lease != known}.values():
+    unknown = [each for each in noted if each.lease != known]
+    for begun in {each.lease: each for each in unknown if each.began_at is not None}.values():
+        assert begun.began_at is not None
+        yield Event(at=begun.began_at, event="started", attempt=begun.attempt, worker_id=begun.worker_id)
+    for each in {(each.lease, each.event): each for each in unknown if each.event != "started"}.values():
         alike = [error for error in errors if each.event in ENDS_WITH_ERROR and error.attempt == each.attempt]
         error = min(alike, key=lambda error: abs(error.at - each.at), default=None)
         if error is not None:

@@ -8,6 +8,7 @@ CREATE TABLE awa.events (
     event     text        NOT NULL,
     lease     int         NOT NULL,  -- which claim of the job it is about
     attempt   smallint    NOT NULL,
+    began_at  timestamptz,           -- when that attempt did
     worker_id uuid,
     detail    text
 ) PARTITION BY RANGE (at);

@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from awa_py.store.finish import array
 from awa_py.store.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """Something that a worker saw, at a moment of its own monotonic clock."""
+class Happening(NamedTuple):
+    """Something that a worker saw; its times are of the worker's own monotonic clock."""
 
     event: str
     job_id: int
     lease: int
     attempt: int
     at: float
+    began: float  # when the attempt did
     detail: str | None
 
 
@@ -29,6 +30,7 @@ class Noted:
     event: str
     lease: int
     attempt: int
+    began_at: datetime | None = None
     worker_id: UUID | None = None
     detail: str | None = None
 
@@ -42,6 +44,7 @@ async def write_events(session: Session, worker_id: UUID, happenings: Sequence[H
         array([each.lease for each in happenings]),
         array([each.attempt for each in happenings]),
         array([now - each.at for each in happenings]),
+        array([now - each.began for each in happenings]),
         [each.event for each in happenings],
         [each.detail for each in happenings],
     )

@@ -1,8 +1,8 @@
 """Notes what happened to jobs that their rows will forget, and writes it every other second, off the hot path.
 
 A row knows when its job was enqueued, its last start, its end, and its errors. What it does not keep is noted here: how
-earlier attempts began, by whom, and that they were repeated, put off or given back. A job that succeeds at once, within
-two seconds, costs nothing.
+earlier attempts began, by whom, and that they were repeated, put off or given back. A job that succeeds at its first
+attempt, within two seconds, costs nothing.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class Timeline:
         self._wanted = wanted
         self._happenings: deque[Happening] = deque()
         self._in_hand = 0  # how many more are being written
-        self._starts_known = 0.0  # of what was claimed up to this moment, and still ran at a flush, the start is noted
+        self._noted_until = 0.0  # of what was claimed by then, and ran on, the start is noted
         self._tally = Tally(logger)
         self._soon = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -82,29 +82,22 @@ class Timeline:
         self._soon.set()
 
     def note(self, event: str, flights: Sequence[Flight]) -> None:
-        """This happened to these jobs, now; and their starts, where those are not noted yet, when they were claimed."""
-        if not self._wanted:
-            return
-        now = time.monotonic()
-        for flight in flights:
-            if flight.waits_since > self._starts_known:
-                self._add(flight.waits_since, STARTED, flight)
-            self._add(now, event, flight)
+        """This happened to these jobs, just now."""
+        if self._wanted and flights:
+            now = time.monotonic()
+            self._add([_happening(event, flight, now, _detail(flight)) for flight in flights])
 
-    def _add(self, at: float, event: str, flight: Flight) -> None:
-        if len(self._happenings) + self._in_hand >= MOST_KEPT:
-            self._dropped.inc()
-            return
-        detail = None if event == STARTED else _detail(flight)
-        self._happenings.append(Happening(event, flight.id, flight.lease, flight.attempt, at, detail))
+    def _add(self, happenings: Sequence[Happening]) -> None:
+        room = max(0, MOST_KEPT - self._in_hand - len(self._happenings))
+        self._happenings.extend(happenings[:room])
+        self._dropped.inc(len(happenings[room:]))
 
     def _note_long_runs(self) -> None:
         """Whoever dies in the middle of a job should have said that it began with it."""
         long_ago = time.monotonic() - FLUSH_INTERVAL_S
-        for flight in self._flights:
-            if self._starts_known < flight.waits_since <= long_ago:
-                self._add(flight.waits_since, STARTED, flight)
-        self._starts_known = long_ago
+        long = [flight for flight in self._flights if self._noted_until < flight.waits_since <= long_ago]
+        self._add([_happening(STARTED, flight, flight.waits_since, None) for flight in long])
+        self._noted_until = long_ago
 
     async def _run(self) -> None:
         while True:
@@ -133,6 +126,10 @@ class Timeline:
                 self._happenings.extendleft(reversed(batch))
             self._in_hand = 0
         return written
+
+
+def _happening(event: str, flight: Flight, at: float, detail: str | None) -> Happening:
+    return Happening(event, flight.id, flight.lease, flight.attempt, at, flight.waits_since, detail)
 
 
 def _detail(flight: Flight) -> str | None:

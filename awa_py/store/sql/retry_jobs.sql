@@ -11,13 +11,12 @@ done AS (
 ),
 over AS (SELECT * FROM ended UNION ALL SELECT * FROM done),
 noted AS (
-    INSERT INTO awa.events (job_id, at, event, lease, attempt, worker_id, detail)
+    INSERT INTO awa.events (job_id, at, event, lease, attempt, began_at, worker_id, detail)
     SELECT over.id, happened.*
     FROM over CROSS JOIN LATERAL (VALUES
-        (attempted_at, 'started', lease, attempt, worker_id, NULL),
-        (finalized_at, state, lease, attempt, worker_id, NULL),
-        (now(), 'requeued', lease, 0::smallint, NULL, 'by hand')) AS happened(at, event, lease, attempt, worker_id, detail)
-    WHERE $2 AND happened.at IS NOT NULL
+        (finalized_at, state, lease, attempt, attempted_at, worker_id, NULL),
+        (now(), 'requeued', lease, 0, NULL, NULL, 'by hand')) AS happened
+    WHERE $2
 ),
 later AS (
     DELETE FROM awa.scheduled WHERE id = ANY ($1::bigint[]) AND state <> 'waiting'
