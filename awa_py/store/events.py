@@ -37,16 +37,17 @@ class Noted:
 
 async def write_events(session: Session, worker_id: UUID, happenings: Sequence[Happening], *, now: float) -> None:
     """Notes them. `now`, on the clock that they were seen by, is how their times become the database's."""
+    names, job_ids, leases, attempts, moments, beginnings, details = zip(*happenings, strict=True)
     await session.fetch(
         "write_events",
         worker_id,
-        array([each.job_id for each in happenings]),
-        array([each.lease for each in happenings]),
-        array([each.attempt for each in happenings]),
-        array([now - each.at for each in happenings]),
-        array([now - each.began for each in happenings]),
-        [each.event for each in happenings],
-        [each.detail for each in happenings],
+        array(list(job_ids)),
+        array(list(leases)),
+        array(list(attempts)),
+        array([round((now - moment) * 1_000_000) for moment in moments]),
+        array([round((now - moment) * 1_000_000) for moment in beginnings]),
+        names,
+        details,
     )
 
 
