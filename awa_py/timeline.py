@@ -1,8 +1,10 @@
 """What happened to a job: told by its row, and by what was noted of it meanwhile."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +13,8 @@ from awa_py.store.events import Noted
 
 # What the database itself says of an attempt whose worker died.
 PRESUMED_DEAD = "heartbeat stale: worker presumed dead"
+# What one statement does has one time: an attempt that is taken over ends and begins at the same moment.
+AT_ONCE = {"enqueued": 0, "due": 2, "started": 3, "completed": 4, "failed": 4, "cancelled": 4}  # the others: 1
 ENDS_WITH_ERROR = ("retried", "failed", "cancelled")
 
 
@@ -47,7 +51,7 @@ def history(job: Job, noted: Sequence[Noted]) -> list[Event]:
     ]
     if job.run_at > job.created_at and all(job.run_at != event.at for event in told):
         told.append(Event(at=job.run_at, event="due"))
-    return sorted(told, key=lambda event: event.at)
+    return sorted(told, key=lambda event: (event.at, AT_ONCE.get(event.event, 1)))
 
 
 def _of_the_row(job: Job, errors: list[_Error]) -> Iterator[Event]:
@@ -75,15 +79,25 @@ def _beside_the_row(job: Job, noted: Sequence[Noted], errors: list[_Error]) -> I
     Of an attempt that it knows, the row knows better.
     """
     known = None if job.attempted_at is None else job.lease
-    unknown = [each for each in noted if each.lease != known]
-    for begun in {each.lease: each for each in unknown if each.began_at is not None}.values():
-        assert begun.began_at is not None
+    by_lease: dict[int, list[Noted]] = defaultdict(list)
+    for each in noted:
+        if each.lease != known:
+            by_lease[each.lease].append(each)
+    floor = job.created_at  # a worker's time may be a little off: no attempt began before the one before it had ended
+    for _, of_lease in sorted(by_lease.items()):
+        for event in _attempt(of_lease, errors):
+            floor = max(floor, event.at)
+            yield replace(event, at=floor)
+
+
+def _attempt(noted: Sequence[Noted], errors: list[_Error]) -> Iterator[Event]:
+    """Its start, and what became of it."""
+    begun = next((each for each in noted if each.began_at is not None), None)
+    if begun is not None and begun.began_at is not None:
         yield Event(at=begun.began_at, event="started", attempt=begun.attempt, worker_id=begun.worker_id)
-    for each in {(each.lease, each.event): each for each in unknown if each.event != "started"}.values():
-        alike = [error for error in errors if each.event in ENDS_WITH_ERROR and error.attempt == each.attempt]
-        error = min(alike, key=lambda error: abs(error.at - each.at), default=None)
-        if error is not None:
-            errors.remove(error)
+    once = {each.event: each for each in noted if each.event != "started"}
+    for each in sorted(once.values(), key=attrgetter("at")):
+        error = _nearest(errors, each) if each.event in ENDS_WITH_ERROR else None
         yield Event(
             at=each.at if error is None else error.at,
             event=each.event,
@@ -91,6 +105,15 @@ def _beside_the_row(job: Job, noted: Sequence[Noted], errors: list[_Error]) -> I
             worker_id=each.worker_id,
             detail=each.detail if error is None else error.text,
         )
+
+
+def _nearest(errors: list[_Error], noted: Noted) -> _Error | None:
+    """The error that ended the attempt, taken from the list: after an operator's retry attempts are counted anew."""
+    alike = [error for error in errors if error.attempt == noted.attempt]
+    nearest = min(alike, key=lambda error: abs(error.at - noted.at), default=None)
+    if nearest is not None:
+        errors.remove(nearest)
+    return nearest
 
 
 def _error(entry: dict[str, Any]) -> _Error:

@@ -31,7 +31,7 @@ logger = logging.getLogger("awa.worker")
 FLUSH_INTERVAL_S = 2.0
 MOST_KEPT = 50_000
 MOST_A_FLUSH = 2_500  # at about 10 µs each: where all jobs fail, that is a hundredth of the time
-LAST_FLUSH_S = 2.0
+LAST_FLUSH_S = 5.0
 
 STARTED, RETRIED, SNOOZED, RELEASED = "started", "retried", "snoozed", "released"
 # What becomes of a job that goes on, by the type of its outcome.

@@ -86,6 +86,11 @@ class TestTheRowAlone:
         job = replace(JOB, attempt=1, lease=1, errors=[error(90, 1, "heartbeat stale: worker presumed dead")])
         assert told(history(job, []))[1] == (90, "rescued", 1)
 
+    def test_an_attempt_that_is_taken_over_ends_before_the_next_begins(self) -> None:
+        stale = error(90, 1, "heartbeat stale: worker presumed dead")
+        job = replace(JOB, state=State.RUNNING, attempt=2, lease=2, attempted_at=after(90), errors=[stale])
+        assert told(history(job, [])) == [(0, "enqueued", None), (90, "rescued", 1), (90, "started", 2)]
+
     def test_what_the_leader_says_of_a_job_that_nobody_knows_is_no_attempt(self) -> None:
         job = replace(JOB, errors=[error(5, 0, "no handler registered for kind: greet")])
         assert told(history(job, []))[1] == (5, "error", None)
@@ -114,6 +119,24 @@ class TestWithWhatWasNoted:
         expected = [(0, "enqueued", None), (1, "started", 1), (5, "released", 1)]
         assert told(history(job, [began, ended])) == expected
         assert told(history(job, [began, began, ended, ended])) == expected
+
+    def test_no_attempt_begins_before_the_one_before_it_has_ended(self) -> None:
+        """A worker's times are its own, and may be a little off."""
+        job = replace(JOB, attempt=2, lease=2, errors=[error(3, 1), error(5, 2)])
+        events = history(
+            job,
+            [
+                noted("retried", 3, lease=1, attempt=1, began_s=-0.2),
+                noted("retried", 5, lease=2, attempt=2, began_s=2.9),
+            ],
+        )
+        assert told(events) == [
+            (0, "enqueued", None),
+            (0, "started", 1),
+            (3, "retried", 1),
+            (3, "started", 2),
+            (5, "retried", 2),
+        ]
 
     def test_of_the_last_attempt_the_row_knows_better(self) -> None:
         job = replace(
