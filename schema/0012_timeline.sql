@@ -92,7 +92,8 @@ SELECT awa.make_days('events', 'at', 7);
 -- Lengths of time are counted in cells, twenty of them a decade: cell 0 is up to a millisecond, cell n up to
 -- 10^(n/20) milliseconds, and cell 200 the rest. Such counts can be added up, as percentiles cannot.
 CREATE FUNCTION awa.cell(length interval) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN length <= '1 ms' THEN 0 ELSE least(ceil(20 * log(date_part('epoch', length) * 1000)), 200)::int END
+    SELECT CASE WHEN length <= '1 ms' THEN 0
+                WHEN length > '1 ms' THEN least(ceil(20 * log(date_part('epoch', length) * 1000)), 200)::int END
 $$;
 
 -- What a cell stands for, in seconds: its middle, from which nothing in it is further away than 6 %.
