@@ -34,6 +34,7 @@ from awa_py.job import Job, NewJob, State
 from awa_py.logs import JobFilter
 from awa_py.options import Unique
 from awa_py.outcome import Cancel, Fail, RateLimited, Retry, Snooze, Throttled
+from awa_py.timeline import Event
 from awa_py.worker.name import WorkerName
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Context",
     "DatabaseUnavailable",
     "EmbeddedError",
+    "Event",
     "Fail",
     "HandlerStopped",
     "InvalidArguments",

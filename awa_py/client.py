@@ -19,15 +19,18 @@ from awa_py.job import Job, NewJob, State
 from awa_py.limiter import Limiter
 from awa_py.producer import Producer, answer
 from awa_py.store import election as election_store
+from awa_py.store import events as event_store
 from awa_py.store import jobs as job_store
 from awa_py.store import rates as rate_store
 from awa_py.store.rates import Taken
 from awa_py.store.session import Session
+from awa_py.timeline import Event, history
 from awa_py.tracing import with_context
 
 RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
 CLOSE_TIMEOUT_S = 5.0
+EVENTS_SHOWN = 1_000
 
 
 class Client:
@@ -117,6 +120,15 @@ class Client:
             raise _no_job(job_id)
         return found[job_id]
 
+    async def timeline(self, job_id: int) -> list[Event]:
+        """What happened to the job, in its order: from its row, and from what was noted beside it."""
+        async with self._session() as session:
+            found = await job_store.get_jobs(session, [job_id])
+            noted = await event_store.list_events(session, job_id, limit=EVENTS_SHOWN)
+        if job_id not in found:
+            raise _no_job(job_id)
+        return history(found[job_id], noted)
+
     async def children(self, job_id: int) -> list[Job]:
         """The jobs that were enqueued with this one as their parent, in their order."""
         async with self._session() as session:
@@ -181,7 +193,8 @@ class Client:
     async def retry(self, job_id: int) -> bool:
         """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs."""
         async with self._session() as session:
-            return bool(await job_store.retry_jobs(session, [job_id]))
+            note = bool(self.settings.events_retention)
+            return bool(await job_store.retry_jobs(session, [job_id], note=note))
 
     async def delete(self, job_id: int) -> bool:
         """Deletes a job. False while it runs."""

@@ -62,6 +62,13 @@ class Settings:
     election_interval: timedelta = _setting(_seconds(1), "how often a candidate tries to become the leader")
     completed_retention: timedelta = _setting(timedelta(hours=24), "how long completed jobs are kept; 0 keeps none")
     failed_retention: timedelta = _setting(timedelta(hours=72), "how long failed and cancelled jobs are kept")
+    events_retention: timedelta = _setting(
+        timedelta(days=7), "how long is kept what happened to jobs beside their rows; 0 notes nothing"
+    )
+    rollup_interval: timedelta = _setting(_seconds(60), "how often the leader rolls up what ended in the last minutes")
+    rollup_retention: timedelta = _setting(
+        timedelta(days=30), "how long the figures of each minute are kept; 0 keeps none"
+    )
     shutdown_timeout: timedelta = _setting(_seconds(30), "how long running jobs may go on after a stop signal")
     poll_interval: timedelta = _setting(
         _seconds(0.5), "how often an idle worker looks for jobs by itself; four times less often while it can be woken"

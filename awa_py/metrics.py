@@ -156,6 +156,9 @@ class Metrics:
             "queue",
         )
         self.lost_leases = counter("awa_lost_leases_total", "Attempts that were no longer ours when they ended")
+        self.timeline_dropped = counter(
+            "awa_timeline_dropped_total", "Events of the timeline that were not noted: too many, or no database"
+        )
         self.wait = histogram("awa_job_wait_seconds", "How long jobs were due when they were claimed", JOB_S, "queue")
         self.run = histogram(
             "awa_job_run_seconds", "How long handlers ran; a call with a batch of jobs counts once", JOB_S, "kind"

@@ -21,8 +21,9 @@ from awa_py.store.session import Session
 from awa_py.wording import count
 
 from .environment import Environment
+from .lately import MINUTE, show_lately
 from .output import Row, ago, console, group, print_fields, print_json, say, show, stamp, state_text, table
-from .parsing import JsonOption
+from .parsing import JsonOption, parse_duration
 from .queue import rows as queue_rows
 
 WINDOW = timedelta(minutes=1)
@@ -75,9 +76,32 @@ async def leader(env: Environment, as_json: JsonOption = False) -> None:
 def stats(
     env: Environment,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every second, until Ctrl-C.")] = False,
+    since: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=parse_duration,
+            metavar="DURATION",
+            help="What ended since then instead: how many, how fast, how many failed; 1h, 7d.",
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue; with --since.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", "-k", metavar="NAME", help="Only of this kind; with --since.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the jobs by state and by queue."""
+    """Count the jobs by state and by queue; or, by queue and kind, what ended in the last hours."""
+    if since is not None:
+        if watch:
+            raise typer.BadParameter("use either --since or --watch: the minutes are rolled up once a minute")
+        if since < MINUTE:
+            raise typer.BadParameter("--since is 1m or more: what ended is counted by the minute")
+        env.run(show_lately(env, since, queue=queue, kind=kind, as_json=as_json))
+        return
+    if queue is not None or kind is not None:
+        raise typer.BadParameter("--queue and --kind go with --since")
     with suppress(KeyboardInterrupt) if watch else nullcontext():  # Ctrl-C is how watching ends
         env.run(_stats(env, watch=watch, as_json=as_json))
 

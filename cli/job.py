@@ -1,7 +1,8 @@
 """awa job …"""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -11,13 +12,29 @@ from awa_py import duration
 from awa_py.job import Job, State
 from awa_py.store import bulk
 from awa_py.store import jobs as store
-from awa_py.store.bulk import CANCEL, DELETE, RETRY
+from awa_py.store.bulk import CANCEL, DELETE
+from awa_py.timeline import Event
 from awa_py.wording import count
 
 from .bulk import Choice, carry_out, choosing
 from .environment import Environment, command
-from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, stamp, state_text
+from .output import (
+    STATE_STYLES,
+    Fields,
+    Row,
+    ago,
+    compact_json,
+    lapse,
+    print_fields,
+    print_json,
+    print_table,
+    say,
+    stamp,
+    state_text,
+)
 from .parsing import JobId, JsonOption, parse_id, parse_queue
+
+EVENT_STYLES = {**STATE_STYLES, "retried": "yellow", "rescued": "yellow", "error": "yellow"}
 
 app = typer.Typer(help="Look at jobs, cancel, retry, delete, move and explain them.", no_args_is_help=True)
 
@@ -54,15 +71,18 @@ async def list_jobs(
 
 @command(app, "awa job show 42")
 async def show(env: Environment, job_id: JobId, as_json: JsonOption = False) -> None:
-    """Show all there is to know about a job."""
+    """Show all there is to know about a job, and what happened to it."""
     async with env.client() as client:
         job = await client.get(job_id)
+        timeline = await client.timeline(job_id)
         async with client.pool.acquire() as connection:
             now = await client.session(connection).now()
     if as_json:
-        print_json(as_columns(job))
+        print_json({**as_columns(job), "timeline": [_step(*each) for each in _steps(timeline)]})
     else:
         print_fields(_fields(job, now))
+        say("")
+        print_table([_step_row(event, after_s, now) for event, after_s in _steps(timeline)], empty="")
 
 
 @command(app, "awa job explain 42")
@@ -99,11 +119,12 @@ async def retry(env: Environment, choice: Choice) -> None:
 
     Without --state, those that failed: failed and retryable ones.
     """
+    note = bool(env.settings.events_retention)
     if choice.selection is not None:
-        await carry_out(env, RETRY, choice.selection, choice)
+        await carry_out(env, bulk.retry(note=note), choice.selection, choice)
         return
     async with env.session() as session:
-        again = await store.retry_jobs(session, choice.ids)
+        again = await store.retry_jobs(session, choice.ids, note=note)
         left = await store.get_jobs(session, choice.ids)
     _report(choice.ids, dict.fromkeys(again, "available"), left)
 
@@ -150,6 +171,28 @@ async def move(
 def as_columns(job: Job) -> dict[str, Any]:
     """A job as the view `awa.jobs` has it."""
     return {name: getattr(job, name) for name in Job.__slots__ if name != "is_new"}
+
+
+def _steps(timeline: Sequence[Event]) -> list[tuple[Event, float | None]]:
+    """Each event, and how many seconds after the one before."""
+    pauses = [(event.at - before.at).total_seconds() for before, event in pairwise(timeline)]
+    return list(zip(timeline, [None, *pauses], strict=True))
+
+
+def _step(event: Event, after_s: float | None) -> dict[str, Any]:
+    return {**{name: getattr(event, name) for name in Event.__slots__}, "after_s": after_s}
+
+
+def _step_row(event: Event, after_s: float | None, now: datetime) -> Row:
+    """Narrow enough for eighty columns."""
+    return {
+        "when (UTC)": Text(f"{event.at.astimezone(UTC):%m-%d %H:%M:%S.%f}"[:-3]),
+        "event": Text(event.event, style="dim" if event.at > now else EVENT_STYLES.get(event.event, "")),
+        "after": Text("" if after_s is None else lapse(after_s), justify="right"),
+        "attempt": event.attempt,
+        "worker": Text("" if event.worker_id is None else str(event.worker_id)[:8]),
+        "detail": (event.detail or "").partition("\n")[0],
+    }
 
 
 def _report(job_ids: Sequence[int], done: dict[int, str], left: dict[int, Job]) -> None:

@@ -25,8 +25,9 @@ Fields = Mapping[str, Cell | list[str]]
 PIPE_COLUMNS = 4096  # whoever reads through a pipe wants everything
 GAP = 2
 NARROWEST = 8
+SPARKS, ASCII_SPARKS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
-_STATE_STYLES = {
+STATE_STYLES: dict[str, str] = {
     State.SCHEDULED: "magenta",
     State.RETRYABLE: "yellow",
     State.WAITING: "magenta",
@@ -110,7 +111,7 @@ def group(*parts: RenderableType) -> Group:
 
 
 def state_text(state: State) -> Text:
-    return Text(state, style=_STATE_STYLES[state])
+    return Text(state, style=STATE_STYLES[state])
 
 
 def plain_text(value: Cell) -> Text:
@@ -137,6 +138,27 @@ def stamp(moment: datetime | None, now: datetime) -> str | None:
 def length(value: timedelta | None) -> str:
     """A duration, or `default`."""
     return "default" if value is None else duration.text(value)
+
+
+def lapse(seconds: float) -> str:
+    """About how long, in five characters: 850µs, 12ms, 1.20s, 95s, 12m, 3.5h, 4.1d."""
+    if seconds < 0.001:
+        return f"{max(0.0, seconds) * 1e6:.0f}µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.{1 if seconds < 0.00995 else 0}f}ms"
+    if seconds < 100:
+        return f"{seconds:.3g}s"
+    minutes = seconds / 60
+    if minutes < 100:
+        return f"{minutes:.3g}m"
+    return f"{minutes / 60:.3g}h" if minutes < 100 * 60 else f"{minutes / 1440:,.4g}d"
+
+
+def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """A character each, as high as the value is beside the largest; a blank for nothing."""
+    sparks = ASCII_SPARKS if ascii_only else SPARKS
+    top = max(values, default=0) or 1
+    return "".join(sparks[min(len(sparks) - 1, int(value / top * len(sparks)))] if value else " " for value in values)
 
 
 def compact_json(value: Any) -> str:

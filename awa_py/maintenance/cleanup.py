@@ -1,13 +1,15 @@
 """What is past its retention goes; what tomorrow needs is made."""
 
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 
 from awa_py.maintenance.task import Batch
-from awa_py.store import maintain
+from awa_py.store import buckets, events, maintain
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.cleanup")
@@ -23,6 +25,8 @@ class Cleanup:
 
     completed_retention: timedelta
     failed_retention: timedelta
+    events_retention: timedelta
+    rollup_retention: timedelta
     staleness: timedelta
     last_key: str = ""
 
@@ -33,19 +37,34 @@ class Cleanup:
         next_key, keys = await maintain.sweep_unique_keys(session, after=self.last_key, limit=KEYS)
         self.last_key = next_key or ""
         workers = await maintain.sweep_workers(session, staleness=self.staleness)
+        minutes = await buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=BATCH)
+        strays = await events.delete_stray_events(session, retention=self.events_retention, limit=BATCH)
         # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
         completed = await maintain.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
         return Batch(
-            partitions + completed + dead + keys + workers,
-            again=completed == BATCH or dead == BATCH or next_key is not None,
+            partitions + completed + dead + minutes + strays + keys + workers,
+            again=BATCH in (completed, dead, minutes, strays) or next_key is not None,
         )
 
     async def _turn_partitions(self, session: Session) -> int:
-        try:
-            made = await maintain.make_partitions(session, days_ahead=DAYS_AHEAD)
-            return made + await maintain.drop_partitions(session, retention=self.completed_retention)
-        except asyncpg.LockNotAvailableError:
-            # Somebody reads the table in a long transaction. There are days of time: finishes must not queue up
-            # behind our lock.
-            logger.info("the partitions of completed jobs are in use, trying again later")
-            return 0
+        return await _turn(
+            "completed jobs",
+            maintain.make_partitions(session, days_ahead=DAYS_AHEAD),
+            maintain.drop_partitions(session, retention=self.completed_retention),
+        ) + await _turn(
+            "events",
+            events.make_event_partitions(session, days_ahead=DAYS_AHEAD),
+            events.drop_event_partitions(session, retention=self.events_retention),
+        )
+
+
+async def _turn(what: str, make: Coroutine[Any, Any, int], drop: Coroutine[Any, Any, int]) -> int:
+    try:
+        return await make + await drop
+    except asyncpg.LockNotAvailableError:
+        # Somebody reads the table in a long transaction. There are days of time: finishes must not queue up behind our
+        # lock.
+        logger.info("the partitions of %s are in use, trying again later", what)
+        return 0
+    finally:
+        drop.close()

@@ -10,6 +10,7 @@ from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rebalance import Rebalance
 from awa_py.maintenance.rescue import GONE, rescue_gone, rescue_overdue, rescue_stale
+from awa_py.maintenance.rollup import RollUp
 from awa_py.maintenance.task import Batch, Task
 from awa_py.maintenance.unserved import Unserved
 from awa_py.metrics import Metrics
@@ -23,6 +24,8 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
     cleanup = Cleanup(
         completed_retention=settings.completed_retention,
         failed_retention=settings.failed_retention,
+        events_retention=settings.events_retention,
+        rollup_retention=settings.rollup_retention,
         staleness=settings.heartbeat_staleness,
     )
     unserved = Unserved(staleness=settings.heartbeat_staleness, metrics=metrics)
@@ -51,6 +54,7 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
             run=Rebalance().run,
             wakes=frozenset({Topic.QUEUES}),
         ),
+        Task(name="rollup", interval=settings.rollup_interval, run=RollUp(settings.rollup_retention).run),
     ]
 
 

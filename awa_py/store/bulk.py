@@ -105,13 +105,6 @@ class Batch:
     changed: int
 
 
-RETRY = Operation(
-    name="retry",
-    done="retried",
-    states=(State.FAILED, State.RETRYABLE, State.SCHEDULED, State.CANCELLED, State.COMPLETED),
-    usual=(State.FAILED, State.RETRYABLE),
-    change=jobs.retry_jobs,
-)
 CANCEL = Operation(
     name="cancel",
     done="cancelled",
@@ -127,6 +120,17 @@ DELETE = Operation(
     passes_by=(State.RUNNING,),
     change=jobs.delete_jobs,
 )
+
+
+def retry(*, note: bool = True) -> Operation:
+    """Available at once; `note`: what their rows forget with it is noted beside them."""
+    return Operation(
+        name="retry",
+        done="retried",
+        states=(State.FAILED, State.RETRYABLE, State.SCHEDULED, State.CANCELLED, State.COMPLETED),
+        usual=(State.FAILED, State.RETRYABLE),
+        change=partial(jobs.retry_jobs, note=note),
+    )
 
 
 def move(*, queue: str | None = None, priority: int | None = None) -> Operation:

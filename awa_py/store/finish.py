@@ -30,7 +30,7 @@ async def complete_jobs(
     session: Session, ids: Sequence[int], leases: Sequence[int], results: Sequence[str | None] | None, *, keep: bool
 ) -> set[int] | None:
     """running → completed. The ids that were ours, or None where all were. `results` may be None where all are."""
-    held = await session.fetchval("complete_jobs", _array(ids), _array(leases), results, keep, len(ids))
+    held = await session.fetchval("complete_jobs", array(ids), array(leases), results, keep, len(ids))
     return None if held is None else set(held)
 
 
@@ -77,6 +77,6 @@ async def release_jobs(session: Session, ids: Sequence[int], leases: Sequence[in
     return {row[0] for row in await session.fetch("release_jobs", ids, leases)}
 
 
-def _array(numbers: Sequence[int]) -> str:
+def array(numbers: Sequence[float]) -> str:
     """PostgreSQL's text of an array: asyncpg would look at each number on its own, which costs ten times as much."""
     return f"{{{str(numbers)[1:-1]}}}"

@@ -108,9 +108,9 @@ async def cancel_jobs(session: Session, ids: Sequence[int], seen: Seen | None = 
     return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids, *(seen or UNSEEN))}
 
 
-async def retry_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> set[int]:
-    """The jobs that are available again."""
-    return {row[0] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN))}
+async def retry_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None, *, note: bool = True) -> set[int]:
+    """The jobs that are available again. What their rows forget with it is noted beside them, unless told otherwise."""
+    return {row[0] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN), note)}
 
 
 async def delete_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> set[int]:

@@ -21,6 +21,7 @@ from awa_py.wording import clean, frames, ordinal
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
 from awa_py.worker.outcome import Buried, Completed, Dropped, Errored, Released, Snoozed, Throttled
+from awa_py.worker.timeline import GOES_ON, RETRIED, Timeline
 
 logger = logging.getLogger("awa.worker")
 
@@ -33,11 +34,21 @@ PROGRESS_INTERVAL_S = 0.5
 class Completer:
     """Makes outcomes durable. However long the database is away, none is forgotten."""
 
-    def __init__(self, link: Link, schema: Schema, flights: Flights, metrics: Metrics, *, keep_completed: bool) -> None:
+    def __init__(
+        self,
+        link: Link,
+        schema: Schema,
+        flights: Flights,
+        metrics: Metrics,
+        timeline: Timeline,
+        *,
+        keep_completed: bool,
+    ) -> None:
         self._link = link
         self._schema = schema
         self._flights = flights
         self._metrics = metrics
+        self._timeline = timeline
         self._tally = Tally(logger)
         self._keep = keep_completed
         self._settled: list[Flight] = []
@@ -194,6 +205,9 @@ class Completer:
             ours = counts if held is None else _by_queue(flight for flight in flights if flight.id in held)
             for queue, count in ours.items():
                 metric.labels(queue).inc(count)
+        event = GOES_ON.get(type(flights[0].outcome))
+        if event is not None:
+            self._timeline.note(event, [flight for flight in flights if held is None or flight.id in held])
         if held is None:
             return
         for flight in flights:
@@ -223,6 +237,7 @@ class Completer:
         answers = await finish.fail_attempts(
             session, *_keys(flights), [outcome.error for outcome in outcomes], [outcome.delay for outcome in outcomes]
         )
+        retried: list[Flight] = []
         for flight, outcome in zip(flights, outcomes, strict=True):
             answer = answers.get(flight.id)
             if answer is None:
@@ -233,10 +248,12 @@ class Completer:
                 sentence = "%s failed for good at its %s attempt of %d: %s"
                 self._log(ERROR, flight, "failed", sentence, *words, outcome.error, error=outcome.exception)
             else:
+                retried.append(flight)
                 self._metrics.retried.labels(flight.queue, outcome.reason).inc()
                 sentence = "%s: its %s attempt of %d failed, retry in %.3g s: %s"
                 ends = (answer.retry_s, outcome.error)
                 self._log(WARNING, flight, "retried", sentence, *words, *ends, error=outcome.exception)
+        self._timeline.note(RETRIED, retried)
         return set(answers)
 
     async def _snooze(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:

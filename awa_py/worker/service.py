@@ -37,6 +37,7 @@ from awa_py.worker.judge import Judge
 from awa_py.worker.name import WorkerName
 from awa_py.worker.orders import Orders
 from awa_py.worker.registration import Registration
+from awa_py.worker.timeline import Timeline
 from awa_py.worker.traced import executor_type
 
 logger = logging.getLogger("awa.worker")
@@ -172,11 +173,20 @@ class Worker:
             finishes = Link(self._database, "finishes", self.metrics, STEADY_PLANS)
             rates = Link(self._database, "rates", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
             limiter = Limiter(over(rates, self._database.schema))
+            timeline = Timeline(
+                Link(self._database, "timeline", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"}),
+                self._database.schema,
+                flights,
+                self.metrics,
+                self.id,
+                wanted=bool(self._settings.events_retention),
+            )
             completer = Completer(
                 finishes,
                 self._database.schema,
                 flights,
                 self.metrics,
+                timeline,
                 keep_completed=bool(self._settings.completed_retention),
             )
             executor = executor_type()(
@@ -232,11 +242,12 @@ class Worker:
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
             watch = Watch(executor.call_in, self._settings.blocked_after.total_seconds())
-            async with _running(heart, completer, listener, finishes, [watch, *self._companions]):
+            async with _running(heart, completer, listener, finishes, [watch, timeline, *self._companions]):
                 self.ready.set()
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
                 finally:
+                    timeline.flush_soon()
                     await fetcher.give_back_unheard(UNWIND_S)
                     await claims.close()
                     limiter.give_up()

@@ -14,6 +14,7 @@ from .options import (
     Concurrency,
     Discard,
     EnqueuedJobs,
+    Failing,
     Jobs,
     Mode,
     ModeOption,
@@ -21,6 +22,7 @@ from .options import (
     Producers,
     Quick,
     Rate,
+    Rounds,
     Scheduled,
     Seconds,
     WorkerBeside,
@@ -159,6 +161,20 @@ def retries(env: Environment, jobs: Jobs = 5_000, as_json: JsonOption = False) -
         from .retries import retries
 
         return await retries(bench, jobs=jobs)
+
+    show_one(measure(env, work, as_json=as_json), as_json=as_json)
+
+
+@command(app, "awa bench timeline --failing", log_level=QUIET)
+def timeline(
+    env: Environment, jobs: Jobs = 20_000, rounds: Rounds = 7, failing: Failing = False, as_json: JsonOption = False
+) -> None:
+    """What the timeline and the roll-up cost: jobs a second with them and without, by turns, and the median ratio."""
+
+    async def work(bench: Bench) -> Report:
+        from .timeline import timeline
+
+        return await timeline(bench, jobs=jobs, rounds=rounds, failing=failing)
 
     show_one(measure(env, work, as_json=as_json), as_json=as_json)
 

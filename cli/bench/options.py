@@ -67,4 +67,6 @@ Seconds = Annotated[
     float,
     typer.Option("--seconds", metavar="N", min=0.1, max=86_400, envvar="AWA_BENCH_SECONDS", help="For how long."),
 ]
+Rounds = Annotated[int, _number("--rounds", "How often, with it and without it.", most=1_000)]
+Failing = Annotated[bool, _switch("--failing", "Each job fails at its first attempt: there is something to note.")]
 Quick = Annotated[bool, _switch("--quick", "A tenth of each: enough to see that it works.")]

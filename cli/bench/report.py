@@ -115,6 +115,9 @@ def _headline(figures: Mapping[str, Any]) -> str:
 def _figure(name: str, value: Any) -> Cell:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name.startswith("ratio"):
+        ratios = value if isinstance(value, list) else [value]
+        return ", ".join("unknown" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     if isinstance(value, list):
         return ", ".join(map(_number, value)) + " jobs/s"
     return f"{value:,.2f}" if name.endswith("_ms") or name == "seconds" else _number(value)

@@ -17,9 +17,9 @@ from rich.text import Text
 
 from awa_py.job import Job, State
 
+from ..output import sparkline
 from .scene import Event, Scene, Tone, name
 
-SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 40
 FIGURES_WIDTH = 56  # of the table, without its sparklines
 BAR_WIDTH = 20
@@ -86,9 +86,7 @@ class Pulse:
         self.done = done
 
     def sparkline(self, width: int) -> str:
-        top = max(self.rates, default=0) or 1
-        sparks = (SPARKS[min(len(SPARKS) - 1, int(rate / top * len(SPARKS)))] if rate else " " for rate in self.rates)
-        return "".join(sparks)[-width:].rjust(width)
+        return sparkline(self.rates)[-width:].rjust(width)
 
     def rate(self, beats: int = 8) -> float:
         latest = list(self.rates)[-beats:]

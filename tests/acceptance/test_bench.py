@@ -28,6 +28,7 @@ ALWAYS = {"workload", "options", "jobs", "server", "fsync", "synchronous_commit"
 SCHEMAS = "SELECT array_agg(nspname::text) FROM pg_namespace WHERE nspname LIKE 'awa\\_bench\\_%'"
 
 RATES = {"seconds", "jobs_per_s"}
+COMPARED = {"rounds", "jobs_per_s", "jobs_per_s_without", "ratio", "ratios", "ratio_of_cpu"}
 VARIANT = ("--discard", "--pinned", "--concurrency", "7", "--completed", "500", "--scheduled", "400")
 WORKLOADS = [
     (("drain", "--jobs", "1500", "--batch"), RATES | {"thirds"}),
@@ -38,6 +39,8 @@ WORKLOADS = [
     (("steady", "--rate", "100", "--seconds", "0.5"), {"kept_up", "rate", *PERCENTILES}),
     (("punctuality", "--jobs", "8"), PERCENTILES),
     (("retries", "--jobs", "100"), RATES | {"attempts_per_s"}),
+    (("timeline", "--jobs", "100", "--rounds", "2"), COMPARED),
+    (("timeline", "--jobs", "100", "--rounds", "1", "--failing"), COMPARED),
 ]
 
 

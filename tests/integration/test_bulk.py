@@ -11,7 +11,7 @@ from awa_py import App, ConfigError, State
 from awa_py.db import Database
 from awa_py.errors import AwaError
 from awa_py.store import bulk, jobs
-from awa_py.store.bulk import CANCEL, DELETE, RETRY, Operation, Selection
+from awa_py.store.bulk import CANCEL, DELETE, Operation, Selection, retry
 from awa_py.store.jobs import Seen
 from awa_py.store.session import Session
 from tests.support import (
@@ -110,7 +110,7 @@ class TestSelection:
     @pytest.mark.parametrize(
         ("operation", "names"),
         [
-            (RETRY, {"failed", "retryable"}),
+            (retry(), {"failed", "retryable"}),
             (CANCEL, {"mail", "digest", "tagged", "old", "later", "retryable", "waiting", "running"}),
             (bulk.move(priority=4), {"mail", "digest", "tagged", "old", "later", "retryable", "waiting"}),
         ],
@@ -142,7 +142,7 @@ class TestOperations:
         (failed,) = await insert_dead(session, attempt=25, rescues=3, queue="mail", concurrency_key=None)
         (done,) = await insert_completed(session, age_s=5)
         (keyed,) = await insert_dead(session, concurrency_key="k", concurrency_limit=2, ordered=False)
-        assert await do(session, RETRY, Selection(states=(State.FAILED, State.COMPLETED))) == 3
+        assert await do(session, retry(), Selection(states=(State.FAILED, State.COMPLETED))) == 3
         again = await look(session, failed)
         assert (again.state, again.attempt, again.rescues, again.queue) == (State.AVAILABLE, 0, 0, "mail")
         assert (await look(session, done)).state is State.AVAILABLE
@@ -210,7 +210,7 @@ class TestBatches:
     async def test_all_batches_are_done(self, session: Session) -> None:
         await insert_dead(session, 23)
         await insert(session, "scheduled", 4, state="retryable", run_at=ago(-900))
-        assert await do(session, RETRY, size=5) == 27
+        assert await do(session, retry(), size=5) == 27
         assert await states(session) == {"available": 27}
 
     async def test_a_limit_takes_the_oldest(self, session: Session) -> None:
@@ -229,9 +229,9 @@ class TestBatches:
 
     async def test_a_job_that_fails_again_at_once_is_retried_once(self, session: Session) -> None:
         await insert_dead(session, 6)
-        preview = await bulk.preview(session, RETRY, ANY)
+        preview = await bulk.preview(session, retry(), ANY)
         turns = 0
-        async for batch in bulk.carry_out(session, RETRY, ANY, as_of=preview.as_of, size=2):
+        async for batch in bulk.carry_out(session, retry(), ANY, as_of=preview.as_of, size=2):
             turns += 1
             assert turns <= 3
             for row in await claim(session, limit=batch.changed):
@@ -284,7 +284,7 @@ class TestInBetween:
         (job_id,) = await insert(session, "ready", lease=4)
         (ended,) = await insert_dead(session, lease=4)
         changes = {
-            "retry": jobs.retry_jobs,
+            "retry": retry().change,
             "cancel": jobs.cancel_jobs,
             "delete": jobs.delete_jobs,
             "move": bulk.move(queue="other").change,

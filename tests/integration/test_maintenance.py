@@ -601,5 +601,7 @@ async def test_overdue_and_stale_at_once_counts_once(session: Session, database:
         await stale(session)
     assert await states(session) == {"retryable": 400}
     assert await count(session.connection, "SELECT max(jsonb_array_length(errors)) FROM awa.scheduled") == 1
-    cleanup = Cleanup(completed_retention=DAY, failed_retention=DAY, staleness=STALENESS)
+    cleanup = Cleanup(
+        completed_retention=DAY, failed_retention=DAY, events_retention=DAY, rollup_retention=DAY, staleness=STALENESS
+    )
     assert (await cleanup.run(session)).changed == 0

@@ -144,7 +144,8 @@ async def test_what_runs_as_the_owner_has_a_fixed_search_path_and_is_not_for_eve
                FROM pg_proc WHERE pronamespace = $1::text::regnamespace AND prosecdef""",
             empty.name,
         )
-    assert {row["proname"] for row in definers} == {"enqueue_many", "make_partitions", "drop_partitions"}
+    partitions = {"make_partitions", "drop_partitions", "make_days", "drop_days"}
+    assert {row["proname"] for row in definers} == {"enqueue_many", *partitions}
     for row in definers:
         assert row["proconfig"] == ["search_path=pg_catalog, pg_temp"], row["proname"]
         assert not row["for_all"], row["proname"]

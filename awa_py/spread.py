@@ -1,0 +1,33 @@
+"""How lengths of time are spread: so many in each cell, twenty cells a decade. Such counts can be added up.
+
+The counterpart of the database's functions `awa.cell` and `awa.percentile`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+Cells: TypeAlias = Mapping[int, int]  # how many lengths there are in each cell
+CELLS_A_DECADE = 20
+PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def added(cells: Iterable[Cells]) -> Cells:
+    total: Counter[int] = Counter()
+    for each in cells:
+        total.update(each)
+    return total
+
+
+def percentile(cells: Cells, share: float) -> float | None:
+    """The seconds that a share of the lengths did not exceed, to within 6 %; None: there are none."""
+    wanted, upto = share * sum(cells.values()), 0
+    for cell in sorted(cells):
+        upto += cells[cell]
+        if upto >= wanted:
+            return float(10 ** ((max(cell, 1) - 0.5) / CELLS_A_DECADE) / 1000)
+    return None
+
+
+def percentiles(cells: Cells) -> dict[str, float | None]:
+    return {name: percentile(cells, share) for name, share in PERCENTILES.items()}

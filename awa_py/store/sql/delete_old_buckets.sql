@@ -1,0 +1,9 @@
+-- Deletes what was rolled up before a retention. Bounded, oldest first.
+-- $1 retention · $2 how many at the most
+WITH gone AS (
+    DELETE FROM awa.metric_buckets
+    WHERE ctid = ANY (ARRAY(SELECT ctid FROM awa.metric_buckets WHERE at < now() - $1::interval
+                            ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED))
+    RETURNING 1
+)
+SELECT count(*) FROM gone

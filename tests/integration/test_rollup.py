@@ -1,0 +1,265 @@
+"""What ended in each minute, rolled up by the leader."""
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from awa_py import Settings
+from awa_py.db import STEADY_PLANS, Database
+from awa_py.maintenance import rollup
+from awa_py.maintenance.rollup import AGAIN, CATCH_UP, MINUTE, RollUp
+from awa_py.maintenance.task import Batch, Task, run_once
+from awa_py.maintenance.tasks import all_tasks
+from awa_py.metrics import Metrics
+from awa_py.spread import added, percentile
+from awa_py.store import buckets
+from awa_py.store.buckets import Bucket
+from awa_py.store.session import Session
+from tests.pages import undone
+from tests.support import OWNER, another_session, count, insert, seconds
+
+pytestmark = pytest.mark.integration
+
+RETENTION = timedelta(days=30)
+BUCKETS = "SELECT count(*) FROM awa.metric_buckets"
+
+
+def task(name: str, settings: Settings | None = None) -> Task:
+    (found,) = (task for task in all_tasks(settings or Settings(), [], Metrics()) if task.name == name)
+    return found
+
+
+async def this_minute(session: Session) -> datetime:
+    """By the database's clock, and not so late in it that the next one begins meanwhile."""
+    while (now := await session.now()).second > 50:
+        await asyncio.sleep(1)
+    return now.replace(second=0, microsecond=0)
+
+
+async def ended(
+    session: Session, at: datetime, rows: int = 1, *, wait_s: float = 1.0, run_s: float = 0.1, **columns: Any
+) -> None:
+    """Jobs that ended then."""
+    table = "completed" if "state" not in columns else "dead"
+    began = at - seconds(run_s)
+    given = {"worker_id": OWNER, "lease": 1, "attempt": 1, "run_at": began - seconds(wait_s), "attempted_at": began}
+    await insert(session, table, rows, **{**given, "finalized_at": at, **columns})
+
+
+async def rolled(session: Session) -> list[Bucket]:
+    return await buckets.list_buckets(session, datetime.fromisoformat("2000-01-01T00:00Z"), queue=None, kind=None)
+
+
+async def roll_up(session: Session) -> int:
+    return await run_once(task("rollup"), session)
+
+
+class TestBuckets:  # F16
+    async def test_a_minute_has_its_counts_and_percentiles_by_queue_and_kind(self, session: Session) -> None:
+        minute = await this_minute(session) - MINUTE
+        await ended(session, minute + seconds(5), 90, queue="a", kind="short", wait_s=0.01, run_s=0.2)
+        await ended(session, minute + seconds(9), 10, queue="a", kind="short", wait_s=5, run_s=30, attempt=3)
+        await ended(session, minute, 2, queue="a", kind="long", state="failed", attempt=4)
+        await ended(session, minute, 3, queue="b", kind="short", state="cancelled", attempt=0, attempted_at=None)
+        assert await roll_up(session) == 3
+        long, short, unrun = await rolled(session)
+        assert (short.at, short.queue, short.kind) == (minute, "a", "short")
+        assert (short.completed, short.failed, short.cancelled, short.retried) == (100, 0, 0, 20)
+        assert (long.completed, long.failed, long.cancelled, long.retried) == (0, 2, 0, 6)
+        assert (unrun.queue, unrun.cancelled, unrun.retried) == ("b", 3, 0)
+        exact = {"wait_p50": 0.01, "wait_p95": 5, "wait_p99": 5, "run_p50": 0.2, "run_p95": 30, "run_p99": 30}
+        for name, value in exact.items():
+            assert getattr(short, name) == pytest.approx(value, rel=0.06), name
+            assert getattr(unrun, name) is None
+
+    async def test_a_minute_begins_on_the_minute(self, session: Session) -> None:
+        minute = await this_minute(session) - MINUTE
+        for at in (minute - seconds(0.001), minute, minute + seconds(59.999)):
+            await ended(session, at)
+        await roll_up(session)
+        assert [(bucket.at, bucket.completed) for bucket in await rolled(session)] == [
+            (minute - MINUTE, 1),
+            (minute, 2),
+        ]
+
+    async def test_it_is_the_same_however_often_it_is_rolled(self, session: Session) -> None:
+        minute = await this_minute(session)
+        for n in range(AGAIN):
+            await ended(session, minute - n * MINUTE, 5 + n)
+        assert await roll_up(session) == 3
+        first = await rolled(session)
+        for _ in range(3):
+            assert await roll_up(session) == 0
+        assert await rolled(session) == first
+
+    async def test_the_last_three_are_rolled_again_and_no_others(self, session: Session) -> None:
+        minute = await this_minute(session)
+        for n in range(5):
+            await ended(session, minute - n * MINUTE)
+        task = RollUp(RETENTION)
+        while (await task.run(session)).again:
+            pass
+        for n in range(5):  # these were committed late
+            await ended(session, minute - n * MINUTE)
+        assert await task.run(session) == Batch(AGAIN)
+        assert [bucket.completed for bucket in await rolled(session)] == [1, 1, 2, 2, 2]
+
+    async def test_what_has_been_deleted_meanwhile_is_not_taken_back(self, session: Session) -> None:
+        minute = await this_minute(session)
+        await ended(session, minute, 5)
+        await ended(session, minute, 5, kind="other")
+        assert await roll_up(session) == 2
+        await session.connection.execute("DELETE FROM awa.completed WHERE kind = 'other'")
+        await session.connection.execute("DELETE FROM awa.completed WHERE id = (SELECT min(id) FROM awa.completed)")
+        assert await roll_up(session) == 0
+        assert [bucket.completed for bucket in await rolled(session)] == [5, 5]
+
+    async def test_two_leaders_at_once_count_nothing_twice(self, session: Session, database: Database) -> None:
+        minute = await this_minute(session)
+        await ended(session, minute, 1000)
+        async with another_session(database) as other:
+            done = await asyncio.gather(roll_up(session), roll_up(other))
+        assert sum(done) in (1, 2)
+        assert [bucket.completed for bucket in await rolled(session)] == [1000]
+
+
+class TestPause:  # F16
+    async def test_after_a_pause_the_missed_minutes_are_made_up_for(self, session: Session) -> None:
+        minute = await this_minute(session)
+        await ended(session, minute - 40 * MINUTE)
+        await buckets.roll_up_minutes(session, minute - 40 * MINUTE, minute - 39 * MINUTE)  # then nobody led
+        for n in range(40):
+            await ended(session, minute - n * MINUTE)
+        assert await roll_up(session) == 40
+        assert [bucket.at for bucket in await rolled(session)] == [minute - n * MINUTE for n in range(40, -1, -1)]
+
+    async def test_an_hour_is_made_up_for_and_not_more(self, session: Session) -> None:
+        minute = await this_minute(session)
+        for n in (0, 59, 60, 61, 62, 300):
+            await ended(session, minute - n * MINUTE)
+        assert await roll_up(session) == 3
+        assert minute - (await rolled(session))[0].at == CATCH_UP
+
+    async def test_it_begins_with_few_minutes_and_takes_more_where_that_is_quick(self, session: Session) -> None:
+        task = RollUp(RETENTION)
+        batches = 1
+        while (await task.run(session)).again:
+            batches += 1
+        assert batches < 15
+        assert (await task.run(session)).again is False  # from now on, the last three at once
+
+    async def test_what_takes_too_long_is_cut_into_minutes(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rollup, "LONG_S", 0.0)
+        minute = await this_minute(session)
+        for n in range(10):
+            await ended(session, minute - n * MINUTE)
+        task = RollUp(RETENTION)
+        written = 0
+        while (batch := await task.run(session)).again:
+            written += batch.changed
+        assert task.minutes == 1
+        assert written + batch.changed == 10
+
+
+class TestRetention:
+    async def test_thirty_days_are_kept(self, session: Session) -> None:  # F16
+        for days in (0, 29, 31, 40):
+            await session.connection.execute(
+                "INSERT INTO awa.metric_buckets (at, queue, kind, completed, failed, cancelled, retried) "
+                "VALUES (date_trunc('minute', now()) - $1::interval, 'q', 'k', 1, 0, 0, 0)",
+                timedelta(days=days),
+            )
+        assert await run_once(task("cleanup"), session) == 2
+        assert await count(session.connection, BUCKETS) == 2
+
+    async def test_with_a_retention_of_nothing_nothing_is_rolled_up(self, session: Session) -> None:
+        await ended(session, await this_minute(session))
+        assert await run_once(task("rollup", Settings(rollup_retention=seconds(0))), session) == 0
+        assert await count(session.connection, BUCKETS) == 0
+
+
+class TestSums:
+    async def test_what_is_read_is_the_whole_of_many_minutes(self, session: Session) -> None:
+        minute = await this_minute(session)
+        for n in range(20):
+            await ended(session, minute - n * MINUTE, 9, queue="a", kind="x", wait_s=0.01)
+            await ended(session, minute - n * MINUTE, 1, queue="a", kind="x", wait_s=100, attempt=2)
+        await ended(session, minute, 4, queue="a", kind="y", state="failed")
+        await ended(session, minute - 50 * MINUTE, 4, queue="a", kind="x")
+        await roll_up(session)
+        first = minute - 19 * MINUTE
+        x, y = await buckets.sum_buckets(session, first, queue=None, kind=None, slot_minutes=5)
+        assert (x.queue, x.kind, x.completed, x.failed, x.retried) == ("a", "x", 200, 0, 20)
+        assert (y.completed, y.failed) == (0, 4)
+        # 180 short ones and 20 long ones: percentiles of minutes would say nothing about that.
+        assert percentile(x.waits, 0.5) == pytest.approx(0.01, rel=0.06)
+        assert percentile(x.waits, 0.89) == pytest.approx(0.01, rel=0.06)
+        assert percentile(x.waits, 0.91) == pytest.approx(100, rel=0.06)
+        assert sum(added([x.runs, y.runs]).values()) == 204
+        assert x.slots == {0: 50, 1: 50, 2: 50, 3: 50}
+        assert y.slots == {3: 4}
+
+    @pytest.mark.parametrize(
+        ("chosen", "found"),
+        [
+            ({"queue": "a"}, [("a", "x"), ("a", "y")]),
+            ({"kind": "x"}, [("a", "x"), ("b", "x")]),
+            ({"queue": "b", "kind": "x"}, [("b", "x")]),
+            ({"queue": "c"}, []),
+        ],
+    )
+    async def test_only_of_a_queue_or_a_kind(
+        self, session: Session, chosen: dict[str, str], found: list[tuple[str, str]]
+    ) -> None:
+        minute = await this_minute(session)
+        for queue, kind in (("a", "x"), ("a", "y"), ("b", "x")):
+            await ended(session, minute, queue=queue, kind=kind)
+        await roll_up(session)
+        only: dict[str, Any] = {"queue": None, "kind": None, **chosen}
+        sums = await buckets.sum_buckets(session, minute, slot_minutes=1, **only)
+        assert [(each.queue, each.kind) for each in sums] == found
+        assert [(each.queue, each.kind) for each in await buckets.list_buckets(session, minute, **only)] == found
+
+
+@pytest.mark.parametrize("length_s", [0.0, 0.0005, 0.001, 0.00101, 0.0123, 1, 59.3, 86_400, 10**6, 10**9])
+async def test_the_database_and_python_mean_the_same_cells(session: Session, length_s: float) -> None:
+    cell = await session.connection.fetchval("SELECT awa.cell($1)", seconds(length_s))
+    middle = await session.connection.fetchval("SELECT awa.seconds($1)", cell)
+    assert percentile({cell: 1}, 0.5) == pytest.approx(middle)
+    if 0.001 <= length_s <= 10**6:
+        assert middle == pytest.approx(length_s, rel=0.06)
+
+
+async def test_an_attempt_that_never_was_has_no_length(session: Session) -> None:
+    for nothing in ("awa.cell(NULL)", "awa.seconds(NULL)"):
+        assert await session.connection.fetchval(f"SELECT {nothing}") is None
+
+
+async def test_three_minutes_of_a_long_day_are_found_without_reading_the_day(database: Database) -> None:
+    """With what the leader's session has switched off, too. Vacuum has been there, as it is after so many rows."""
+    async with another_session(database, **STEADY_PLANS) as leader:
+        minute = await this_minute(leader)
+        await leader.connection.execute(
+            "INSERT INTO awa.completed (kind, queue, worker_id, attempt, lease, run_at, attempted_at, finalized_at) "
+            "SELECT 'work', 'q', $1, 1, 1, at, at, at "
+            "FROM (SELECT $2::timestamptz - n * interval '300 ms' AS at FROM generate_series(200000, 1, -1) AS n) AS t",
+            OWNER,
+            minute,
+        )
+        await leader.connection.execute("VACUUM ANALYZE awa.completed")
+        rows, pages = await leader.connection.fetchrow(  # type: ignore[misc]
+            "SELECT sum(reltuples), sum(relpages) FROM pg_class JOIN pg_inherits ON oid = inhrelid "
+            "WHERE inhparent = 'awa.completed'::regclass"
+        )
+        assert rows == 200_000
+        for _ in range(2):
+            async with undone(leader) as touched:
+                assert await buckets.roll_up_minutes(leader, minute - 2 * MINUTE, minute + MINUTE) == 2
+                spent = await touched()
+        print(spent.total, "of", pages, spent.blocks)
+        assert spent.whole_tables <= {"completed_default"}
+        assert spent.of("completed") < pages / 5
