@@ -163,23 +163,35 @@ BEGIN
         ORDER BY priority, pos
         LIMIT keys_seen
     ),
+    -- What runs stands before what waits: so the place in a key's line says whether there is room.
+    ranked AS MATERIALIZED (
+        SELECT *, row_number() OVER (PARTITION BY key ORDER BY id IS NOT NULL, priority, id) AS nth
+        FROM (SELECT * FROM line
+              UNION ALL
+              SELECT NULL, NULL, NULL, NULL, concurrency_key, NULL, NULL
+              FROM awa.running
+              WHERE concurrency_key IS NOT NULL AND EXISTS (SELECT FROM line)) AS everybody
+    ),
     first_ones AS MATERIALIZED (
         SELECT ctid, priority, pos
-        FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY priority, id) AS nth FROM line) AS line
-        WHERE CASE WHEN nth > most_of_key THEN false
-                   WHEN ordered THEN
-                       id = (SELECT id FROM awa.ready WHERE queue = wanted_queue AND concurrency_key = line.key
-                             ORDER BY priority, id LIMIT 1)
-                       AND NOT EXISTS (SELECT FROM awa.running WHERE concurrency_key = line.key)
-                       AND NOT EXISTS (SELECT FROM awa.scheduled s
-                                       WHERE s.concurrency_key = line.key AND s.ordered AND s.id < line.id AND s.lease > 0)
-                   ELSE nth <= most_of_key - (SELECT count(*) FROM awa.running WHERE concurrency_key = line.key) END
+        FROM ranked
+        WHERE nth <= most_of_key
+          -- Of an ordered key it is the first, or none; and one that has begun keeps its place.
+          AND (NOT ordered
+               OR (id = (SELECT id FROM awa.ready WHERE queue = wanted_queue AND concurrency_key = ranked.key
+                         ORDER BY priority, id LIMIT 1)
+                   AND NOT EXISTS (SELECT FROM awa.scheduled s
+                                   WHERE s.concurrency_key = ranked.key AND s.ordered AND s.id < ranked.id
+                                     AND s.lease > 0)))
     ),
     walk AS (
         (SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered, 1 AS n
          FROM awa.ready
          WHERE queue = wanted_queue AND concurrency_key > after_key
-           AND (SELECT count(*) FROM line) = keys_seen AND 4 * (SELECT count(*) FROM first_ones) < most
+           AND CASE WHEN (SELECT count(*) FROM line) < keys_seen THEN false  -- it had them all
+                    WHEN NOT EXISTS (SELECT FROM first_ones) THEN true
+                    WHEN 4 * (SELECT count(*) FROM first_ones) >= most THEN false
+                    ELSE 4 * (SELECT count(DISTINCT key) FROM line) < keys_seen END
          ORDER BY concurrency_key, priority, id LIMIT 1)
         UNION ALL
         SELECT next.key, next.most_of_key, next.ordered, n + 1

@@ -16,6 +16,8 @@ logger = logging.getLogger("awa.rebalance")
 
 BATCH = 1_000
 NO_LIMITS_PAUSE_S = 10.0  # whoever limits a queue says so
+FRESH_S = 10.0  # a queue was limited so lately that claims of before may still come in
+COUNT_S = 30.0  # between two looks for jobs that are not counted, later: all that run are looked at
 LOOK_S = 10.0  # for queues that nobody serves: a worker that is just starting should not cause an alarm
 
 
@@ -37,6 +39,9 @@ class Rebalance:
     unserved: set[str] = field(default_factory=set)
     warned: set[str] = field(default_factory=set)
     next_look: float = 0.0
+    limited: set[str] = field(default_factory=set)
+    fresh_until: float = 0.0
+    next_count: float = 0.0
 
     async def run(self, session: Session) -> Batch:
         await self._look_for_unserved(session)
@@ -45,8 +50,20 @@ class Rebalance:
             return Batch(pause_s=NO_LIMITS_PAUSE_S)
         changes = list(_changes(found))
         written = await shares.assign_slots(session, changes) if changes else 0
-        marked = await shares.mark_limited_jobs(session, limit=BATCH)
+        marked = await self._count_jobs(session, {share.queue for share in found if share.max_workers is not None})
         return Batch(written + marked, again=marked == BATCH)
+
+    async def _count_jobs(self, session: Session, limited: set[str]) -> int:
+        """Counts jobs that were claimed before their queue was limited."""
+        now = time.monotonic()
+        if limited - self.limited:
+            self.fresh_until = now + FRESH_S
+        self.limited = limited
+        if now >= self.fresh_until and now < self.next_count:
+            return 0
+        marked = await shares.mark_limited_jobs(session, limit=BATCH)
+        self.next_count = now + (0 if marked == BATCH else COUNT_S)
+        return marked
 
     async def _look_for_unserved(self, session: Session) -> None:
         """Says so where a queue was found twice, once until it changes."""

@@ -71,6 +71,9 @@ def claimed_job(row: Record, queue: str) -> Job:
         parent_id,
         timeout,
         rescues,
+        concurrency_key,
+        concurrency_limit,
+        ordered,
     ) = row["details"]
     return Job(
         id=row["id"],
@@ -93,6 +96,9 @@ def claimed_job(row: Record, queue: str) -> Job:
         parent_id=parent_id,
         timeout=timeout,
         rescues=rescues,
+        concurrency_key=concurrency_key,
+        concurrency_limit=concurrency_limit,
+        ordered=ordered,
     )
 
 

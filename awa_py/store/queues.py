@@ -9,8 +9,10 @@ from uuid import UUID
 
 from awa_py.rate import Rate
 from awa_py.store.session import Session
+from awa_py.store.shares import mark_limited_jobs
 
 Setting: TypeAlias = timedelta | Rate | bool | int | None
+MARKED = 1_000  # jobs that run already, and count from now on: so many at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,9 @@ async def set_queue(session: Session, name: str, settings: Mapping[str, Setting]
         else:
             values[key] = _interval(value) if isinstance(value, timedelta) else value
     await session.fetch("set_queue", name, json.dumps(values))
+    if settings.get("max_workers") is not None:
+        while await mark_limited_jobs(session, queue=name, limit=MARKED) == MARKED:
+            continue
 
 
 async def pause_queue(

@@ -15,7 +15,7 @@ from awa_py.db import Connection
 from awa_py.migrate import migrations
 from awa_py.store import queues
 from awa_py.store.finish import throttle_jobs
-from awa_py.store.heartbeat import WorkerInfo, beat_worker
+from awa_py.store.heartbeat import WorkerInfo, beat_worker, remove_worker
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
 from tests.support import OWNER, insert_running
@@ -37,6 +37,7 @@ async def columns(connection: Connection, table: str) -> set[str]:
 async def serve(session: Session, *queue_names: str, kinds: tuple[str, ...]) -> None:
     """A worker in the registry that does nothing."""
     worker = WorkerInfo(id=OWNER, hostname="here", pid=7, version="1", queues=queue_names, kinds=kinds, concurrency=3)
+    await remove_worker(session, OWNER)  # what it declares, it declares once
     await beat_worker(session, worker)
 
 

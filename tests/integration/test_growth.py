@@ -19,7 +19,7 @@ from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.metrics import Metrics
 from awa_py.producer import Producer
-from awa_py.store import finish, heartbeat, maintain, schedules
+from awa_py.store import finish, heartbeat, maintain, schedules, shares
 from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
 from awa_py.store.maintain import ReadyCursor
@@ -110,7 +110,8 @@ async def test_whatever_becomes_of_running_jobs(big: Session, how: str, act: Cal
     assert await pages(big, lambda s: act(s, ids, leases)) <= A_STATEMENT + JOBS * A_JOB
 
 
-FEW_ROWS = {"listening"}  # a thousand: PostgreSQL may prefer to read them all, until one is found
+# Of the one a thousand, which PostgreSQL may prefer to read until one is found; of the other what operators have set.
+FEW_ROWS = {"listening", "routes"}
 
 
 async def test_an_enqueue(default: Session) -> None:
@@ -141,6 +142,19 @@ async def test_a_workers_beat(big: Session) -> None:
         id=new_owner(), hostname="h", pid=1, version="0", queues=("q1", "q2"), kinds=("work",), concurrency=1
     )
     assert await pages(big, lambda s: heartbeat.beat_worker(s, worker, listening=True)) <= 100
+
+
+async def test_the_leaders_looks_at_the_registry(big: Session) -> None:
+    registry = {"workers", "leader"}
+    assert await pages(big, lambda s: maintain.rescue_lost_jobs(s, silence=HOUR, limit=500), whole=registry) <= 200
+    assert await pages(big, lambda s: shares.list_shares(s, live=HOUR), whole={"workers", "slots"}) <= 200
+
+
+async def test_the_look_for_queues_that_nobody_serves(big: Session) -> None:
+    queues: int = await big.connection.fetchval("SELECT count(DISTINCT queue) FROM awa.ready")
+    # The way down an index, twice, for each queue that has work; and the workers, for each.
+    act = functools.partial(shares.list_unserved_queues, live=HOUR)
+    assert await pages(big, act, whole={"workers"}) <= A_STATEMENT + 60 * queues
 
 
 async def test_the_promotion(big: Session) -> None:

@@ -143,8 +143,24 @@ class TestJobsThatWereClaimedBefore:
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[0])
         await insert_running(session, 5, queue="email")
-        assert (await Rebalance().run(session)).changed == 6
-        assert (await Rebalance().run(session)).changed == 0
+        task = Rebalance()
+        assert (await task.run(session)).changed == 6
+        await insert_running(session, 2, queue="email")  # its claim was under way
+        assert (await task.run(session)).changed == 2
+        assert (await task.run(session)).changed == 0
+
+    async def test_later_they_are_looked_for_now_and_then(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rebalance, "FRESH_S", 0.0)
+        await insert_queue(session, "email", max_workers=10)
+        await register(session, IDS[0])
+        task = Rebalance()
+        await task.run(session)
+        await insert_running(session, queue="email")
+        assert (await task.run(session)).changed == 0
+        task.next_count = 0.0
+        assert (await task.run(session)).changed == 1
 
     async def test_a_row_that_somebody_writes_is_not_waited_for(self, session: Session, database: Database) -> None:
         await insert_queue(session, "email", max_workers=10)

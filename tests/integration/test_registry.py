@@ -34,6 +34,7 @@ from tests.support import (
     with_settings,
     working,
 )
+from tests.wire import counted
 
 pytestmark = pytest.mark.integration
 
@@ -202,6 +203,14 @@ class TestTheLock:
                 await age(session, worker.id, 60)
                 await session.connection.execute(ended + mine)
                 await eventually(partial(is_alive, session, worker))
+
+    async def test_one_that_is_cut_off_keeps_it_for_as_long_as_its_handlers_may_run(self, database_url: str) -> None:
+        async with counted(database_url) as (url, wire):
+            app = with_settings(url, replace(QUICK, heartbeat_staleness=seconds(45)))
+            async with app, working(app):
+                await eventually(lambda: wire.of("heartbeat", "Takes the lock of a worker"))
+            asked = wire.settings["awa heartbeat"]
+            assert (asked["tcp_keepalives_idle"], asked["tcp_user_timeout"]) == ("45", "0")
 
     async def test_through_a_pooler_there_is_none(self, database_url: str, session: Session) -> None:
         async with pooled(database_url, shared=False) as url:

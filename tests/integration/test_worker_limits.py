@@ -29,6 +29,7 @@ class Crowd:
             self.now[key] += 1
             self.most[key] = max(self.most[key], self.now[key])
             self.order.append(ctx.job.id)
+            assert ctx.job.concurrency_key == (key or None)
             await asyncio.sleep(0.005)
             self.now[key] -= 1
 

@@ -42,7 +42,7 @@ claimed AS (
         extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
         CASE WHEN kind = ANY ($7::text[])
              THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
-                      parent_id, timeout, rescues) END AS details,
+                      parent_id, timeout, rescues, concurrency_key, concurrency_limit, ordered) END AS details,
         CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s
  FROM gone
  ORDER BY priority, pos)

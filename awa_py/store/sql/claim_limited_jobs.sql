@@ -7,7 +7,7 @@ SELECT id, lease + 1 AS lease, kind, (attempt + 1)::smallint AS attempt, args::t
        extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
        CASE WHEN kind = ANY ($7::text[])
             THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
-                     parent_id, timeout, rescues) END AS details,
+                     parent_id, timeout, rescues, concurrency_key, concurrency_limit, ordered) END AS details,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s,
        CASE WHEN id IS NULL THEN concurrency_key END AS go_on_after
 FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6) AS job

@@ -3,7 +3,7 @@
 -- Takes workers out of the registry that have no job left.
 -- $1 for how long a worker has been silent, and the leader has led · $2 how many jobs at the most
 -- Answers a row a job; and one, without a job, that says how many workers it took out, and in how many seconds the next
--- one will have been silent for long enough.
+-- one will have been silent for long enough. Running jobs are looked at only where somebody is gone.
 WITH gone AS MATERIALIZED (
     SELECT w.id
     FROM awa.workers w
@@ -19,7 +19,7 @@ WITH gone AS MATERIALIZED (
 lost AS MATERIALIZED (
     SELECT r.id, r.lease
     FROM awa.running r
-    WHERE r.worker_id IN (SELECT id FROM gone)
+    WHERE EXISTS (SELECT FROM gone) AND r.worker_id = ANY (ARRAY(SELECT id FROM gone))
     ORDER BY r.attempted_at
     LIMIT $2
     FOR UPDATE OF r SKIP LOCKED
@@ -34,7 +34,8 @@ rescued AS MATERIALIZED (
 removed AS (
     DELETE FROM awa.workers w
     USING gone
-    WHERE w.id = gone.id AND NOT EXISTS (SELECT FROM awa.running r WHERE r.worker_id = w.id)
+    WHERE w.id = gone.id
+      AND w.id <> ALL (ARRAY(SELECT worker_id FROM awa.running WHERE worker_id = ANY (ARRAY(SELECT id FROM gone))))
     RETURNING 1
 )
 SELECT id, queue, kind, attempt, retry_at, NULL::bigint AS removed, NULL::float8 AS next_s FROM rescued

@@ -22,4 +22,5 @@ WHERE r.id = taken.id
 RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
           extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.priority, 0::bigint AS pos,
           ROW(r.max_attempts, r.run_at, r.created_at, r.attempted_at, r.deadline_at, r.errors::text, r.metadata::text,
-              r.tags, r.unique_key, r.parent_id, r.timeout, r.rescues) AS details
+              r.tags, r.unique_key, r.parent_id, r.timeout, r.rescues, r.concurrency_key,
+              r.concurrency_limit, r.ordered) AS details
