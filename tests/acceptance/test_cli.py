@@ -345,9 +345,9 @@ class TestQueue:
         await session.connection.execute("INSERT INTO awa.slots VALUES ('gh', $1, 4)", OWNER)
         await insert_running(session, 2, queue="gh")
         assert awa.ok("queue", "show", "gh", "--json").json["distribution"] == [
-            {"id": str(OWNER), "hostname": "here", "pid": 7, "slots": 4, "running": 2}
+            {"id": str(OWNER), "label": None, "hostname": "here", "pid": 7, "slots": 4, "running": 2}
         ]
-        assert re.search(r"\nhere:7 +4 +2 +0", awa.ok("queue", "show", "gh").out)
+        assert re.search(r"\n00000000 +here:7 +4 +2 +0", awa.ok("queue", "show", "gh").out)
 
     async def test_throttling_is_seen_and_ended(self, awa: Awa, session: Session) -> None:  # F10
         jobs = await insert_running(session, 2, queue="gh")

@@ -225,7 +225,9 @@ class TestSteadyPlans:
     async def test_the_aging_of_what_waits(self, big: OwnConnection, generic: bool) -> None:
         root = await plan(big, "age_jobs", "'', 500, '5 m', 100", generic=generic)
         assert {kind for kind, _ in scans(root, "ready")} <= {"Index Scan", "Index Only Scan", "Tid Scan"}
-        assert {index for _, index in scans(root, "ready")} == {"ready_order", "ready_keyed_order", None}
+        used = {index for _, index in scans(root, "ready")}
+        assert {"ready_order", "ready_keyed_order"} <= used
+        assert used <= {"ready_order", "ready_keyed_order", "ready_keys", None}  # from queue to queue, any will do
         assert "ready" not in sorted_tables(root)
 
     async def test_the_look_for_unserved_jobs(self, big: OwnConnection, generic: bool) -> None:
