@@ -9,7 +9,7 @@ ALTER TABLE awa.queues
     ADD rate_refilled_at timestamptz NOT NULL DEFAULT now(),
     ADD aging            interval    CONSTRAINT aging_is_not_negative CHECK (aging >= '0'),        -- 0: off
     ADD throttled_until  timestamptz,                        -- nothing is claimed until then
-    ADD throttled_at     timestamptz,                        -- the last time that a handler said so
+    ADD throttled_at     timestamptz,                        -- when that began
     ADD throttle_reason  text,
     ADD throttles        int         NOT NULL DEFAULT 0 CONSTRAINT throttles_are_counted CHECK (throttles >= 0),
     ADD CONSTRAINT a_rate_has_a_period CHECK ((rate_jobs IS NULL) = (rate_period IS NULL));
