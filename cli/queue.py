@@ -99,6 +99,10 @@ async def set_queue(
             parser=parse_aging, metavar="DURATION", help="How long a job waits before it moves up a priority; or off."
         ),
     ] = None,
+    fair: Annotated[
+        bool | None,
+        typer.Option("--fair/--no-fair", help="Whether keys take turns, however many jobs each has."),
+    ] = None,
     backoff: Annotated[
         bool | None,
         typer.Option("--backoff/--no-backoff", help="Whether failed attempts wait before the next, ever longer."),
@@ -143,6 +147,8 @@ async def set_queue(
     }
     if backoff is not None:
         settings["backoff_enabled"] = backoff
+    if fair is not None:
+        settings["fair"] = fair
     if not settings:
         raise typer.BadParameter("nothing to set: name an option, such as --timeout 5m")
     async with env.session() as session:
@@ -253,6 +259,7 @@ def _fields(queue: QueueRow, now: datetime) -> Fields:
         "rate": str(queue.rate or "unlimited"),
         "throttled": _throttled(queue, now),
         "aging": _aging(queue),
+        "fair": "on" if queue.fair else "off",
         "backoff": "on" if queue.backoff_enabled else "off",
         "backoff base": length(queue.backoff_base),
         "backoff max": length(queue.backoff_max),

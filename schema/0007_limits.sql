@@ -7,6 +7,7 @@ ALTER TABLE awa.queues
     ADD rate_period      interval    CONSTRAINT rate_period_is_positive CHECK (rate_period > '0'),  -- … in that time
     ADD rate_tokens      float8      NOT NULL DEFAULT 1,     -- how many may be claimed, as of rate_refilled_at
     ADD rate_refilled_at timestamptz NOT NULL DEFAULT now(),
+    ADD fair             boolean     NOT NULL DEFAULT false, -- keys take turns, however many jobs each has
     ADD aging            interval    CONSTRAINT aging_is_not_negative CHECK (aging >= '0'),        -- 0: off
     ADD throttled_until  timestamptz,                        -- nothing is claimed until then
     ADD throttled_at     timestamptz,                        -- when that began
@@ -173,7 +174,7 @@ BEGIN
               WHERE concurrency_key IS NOT NULL AND EXISTS (SELECT FROM line)) AS everybody
     ),
     first_ones AS MATERIALIZED (
-        SELECT ctid, priority, pos
+        SELECT ctid, priority, 0 AS turn, pos
         FROM ranked
         WHERE nth <= most_of_key
           -- Of an ordered key it is the first, or none; and one that has begun keeps its place.
@@ -188,7 +189,8 @@ BEGIN
         (SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered, 1 AS n
          FROM awa.ready
          WHERE queue = wanted_queue AND concurrency_key > after_key
-           AND CASE WHEN (SELECT count(*) FROM line) < keys_seen THEN false  -- it had them all
+           AND CASE WHEN q.fair THEN true
+                    WHEN (SELECT count(*) FROM line) < keys_seen THEN false  -- it had them all
                     WHEN NOT EXISTS (SELECT FROM first_ones) THEN true
                     WHEN 4 * (SELECT count(*) FROM first_ones) >= most THEN false
                     ELSE 4 * (SELECT count(DISTINCT key) FROM line) < keys_seen END
@@ -204,17 +206,19 @@ BEGIN
         WHERE n < keys_seen
     ),
     keyed AS (
-        SELECT head.ctid, head.priority, head.pos
-        FROM (SELECT key, ordered,
-                     most_of_key - (SELECT count(*) FROM awa.running WHERE concurrency_key = walk.key) AS room
+        -- The turn of a job is how many of its key run and stand before it.
+        SELECT head.ctid, head.priority, CASE WHEN q.fair THEN seen.busy + head.nth ELSE 0 END AS turn, head.pos
+        FROM (SELECT key, ordered, most_of_key,
+                     (SELECT count(*) FROM awa.running WHERE concurrency_key = walk.key) AS busy
               FROM walk OFFSET 0) AS seen  -- OFFSET: counted once a key
         CROSS JOIN LATERAL (
-            SELECT ready.ctid, ready.priority, ready.pos, ready.id, ready.kind, ready.expires_at
+            SELECT ready.ctid, ready.priority, ready.pos, ready.id, ready.kind, ready.expires_at,
+                   row_number() OVER (ORDER BY priority, id) AS nth
             FROM awa.ready
             WHERE queue = wanted_queue AND concurrency_key = seen.key
               AND (seen.ordered OR (kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())))
             ORDER BY priority, id
-            LIMIT greatest(room, 0)
+            LIMIT greatest(most_of_key - busy, 0)
         ) AS head
         -- Of an ordered key it is the first, or none.
         WHERE NOT seen.ordered
@@ -223,7 +227,7 @@ BEGIN
                                WHERE s.concurrency_key = seen.key AND s.ordered AND s.id < head.id AND s.lease > 0))
     ),
     unkeyed AS (
-        SELECT head.ctid, head.priority, head.pos
+        SELECT head.ctid, head.priority, 0 AS turn, head.pos
         FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
         CROSS JOIN LATERAL (
             SELECT ready.ctid, ready.priority, ready.pos
@@ -245,7 +249,7 @@ BEGIN
                 FROM (SELECT * FROM first_ones WHERE NOT EXISTS (SELECT FROM walk)
                       UNION ALL SELECT * FROM keyed
                       UNION ALL SELECT * FROM unkeyed) AS heads
-                ORDER BY priority, pos LIMIT most))
+                ORDER BY priority, turn, pos LIMIT most))
             FOR UPDATE SKIP LOCKED))
         RETURNING *
     ),

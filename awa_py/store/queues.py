@@ -35,6 +35,7 @@ class QueueRow:
     rate_tokens: float | None
     rate_refilled_at: datetime | None
     aging: timedelta | None  # 0: off
+    fair: bool
     throttled: bool
     throttled_until: datetime | None
     throttled_at: datetime | None

@@ -35,11 +35,20 @@ def postmaster_of(backend: int) -> int | None:
 
 def family_ns(postmaster: int) -> int | None:
     """The CPU time of a process and of all its children: the living ones, and those that it saw end."""
-    own, stat = used_ns(postmaster), _stat(postmaster)
-    if own is None or stat is None:
-        return None
-    ended = (int(stat[1][13]) + int(stat[1][14])) * TICK_NS
-    return own + ended + sum(used_ns(child) or 0 for child in _children(postmaster))
+    ended = _ended_ns(postmaster)
+    while ended is not None:
+        own = used_ns(postmaster)
+        living = sum(used_ns(child) or 0 for child in _children(postmaster))
+        before, ended = ended, _ended_ns(postmaster)
+        if own is not None and before == ended:  # else one ended meanwhile, and was counted twice, or not at all
+            return own + before + living
+    return None
+
+
+def _ended_ns(parent: int) -> int | None:
+    """The CPU time of the children that it saw end."""
+    stat = _stat(parent)
+    return None if stat is None else (int(stat[1][13]) + int(stat[1][14])) * TICK_NS
 
 
 def _children(parent: int) -> list[int]:

@@ -126,7 +126,7 @@ class TestEnqueue:
         job = awa.ok("job", "show", first, "--json").json
         assert (job["concurrency_key"], job["concurrency_limit"], job["ordered"]) == ("k", 1, True)
         shown = [line.split() for line in awa.ok("job", "show", first).out.splitlines()]
-        assert [line for line in shown if line[0] == "key"] == [
+        assert [line for line in shown if line[:1] == ["key"]] == [
             ["key", "k"],
             ["key", "limit", "1"],
             ["key", "ordered", "yes"],

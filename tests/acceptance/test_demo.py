@@ -139,7 +139,7 @@ def test_not_even_its_own_murder_leaves_anything_behind(demo: Demo) -> None:
 def test_in_a_database_of_ones_own_it_takes_a_schema_and_drops_it(
     demos: list[Demo], temporary: Path, fresh_database_url: str
 ) -> None:
-    arguments = ("--seconds", "4", "--database-url", fresh_database_url)
+    arguments = ("--seconds", "10", "--database-url", fresh_database_url)
     demos.append(Demo(*arguments, temporary=temporary))
     demos[0].wait_for("jobs enqueued in one call")
     second = Demo(*arguments, temporary=temporary)

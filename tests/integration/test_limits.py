@@ -304,3 +304,31 @@ class TestOrderedKeys:
         await ordered(session, "a", kind="work")
         assert await take(session, 9) == []
         assert len(await take(session, 9, kinds=("elsewhere",))) == 1
+
+
+class TestFairness:
+    async def test_the_first_come_first_where_nobody_asked_for_more(self, session: Session) -> None:
+        many = await keyed(session, "many", 5, limit=9)
+        await keyed(session, "few", 2, limit=9)
+        assert await take(session, 4) == many[:4]
+
+    async def test_keys_take_turns_where_it_was_asked_for(self, session: Session) -> None:
+        await insert_queue(session, "default", fair=True)
+        many = await keyed(session, "many", 5, limit=9)
+        few = await keyed(session, "few", 2, limit=9)
+        assert sorted(await take(session, 4)) == [*many[:2], *few]
+        assert await take(session, 9) == many[2:]
+
+    async def test_what_runs_already_counts_as_a_turn(self, session: Session) -> None:
+        await insert_queue(session, "default", fair=True)
+        await insert_running(session, 3, concurrency_key="many", concurrency_limit=9, ordered=False)
+        many = await keyed(session, "many", 3, limit=9)
+        few = await keyed(session, "few", 3, limit=9)
+        assert sorted(await take(session, 3)) == few
+        assert many
+
+    async def test_priority_still_comes_first(self, session: Session) -> None:
+        await insert_queue(session, "default", fair=True)
+        urgent = await keyed(session, "many", 3, limit=9, priority=1)
+        await keyed(session, "few", 3, limit=9)
+        assert await take(session, 3) == urgent

@@ -4,13 +4,14 @@ WITH wanted AS (
     SELECT * FROM jsonb_to_record($2::text::jsonb) AS w(
         backoff_enabled boolean, backoff_base interval, backoff_max interval, completed_retention interval,
         failed_retention interval, timeout interval, staleness interval, max_workers int, rate_jobs int,
-        rate_period interval, aging interval)
+        rate_period interval, aging interval, fair boolean)
 ),
 written AS (
     INSERT INTO awa.queues AS old (name, backoff_enabled, backoff_base, backoff_max, completed_retention,
-                                   failed_retention, timeout, staleness, max_workers, rate_jobs, rate_period, aging)
+                                   failed_retention, timeout, staleness, max_workers, rate_jobs, rate_period, aging, fair)
     SELECT $1, coalesce(w.backoff_enabled, true), w.backoff_base, w.backoff_max, w.completed_retention,
-           w.failed_retention, w.timeout, w.staleness, w.max_workers, w.rate_jobs, w.rate_period, w.aging
+           w.failed_retention, w.timeout, w.staleness, w.max_workers, w.rate_jobs, w.rate_period, w.aging,
+           coalesce(w.fair, false)
     FROM wanted w
     ON CONFLICT (name) DO UPDATE SET
         backoff_enabled = CASE WHEN $2::text::jsonb ? 'backoff_enabled' THEN excluded.backoff_enabled ELSE old.backoff_enabled END,
@@ -28,6 +29,7 @@ written AS (
         rate_tokens = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN 1 ELSE old.rate_tokens END,
         rate_refilled_at = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN now() ELSE old.rate_refilled_at END,
         aging = CASE WHEN $2::text::jsonb ? 'aging' THEN excluded.aging ELSE old.aging END,
+        fair = CASE WHEN $2::text::jsonb ? 'fair' THEN excluded.fair ELSE old.fair END,
         updated_at = now()
     RETURNING name
 )
