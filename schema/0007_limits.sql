@@ -288,13 +288,18 @@ RETURNS TABLE (id bigint, lease int, queue text, kind text, attempt smallint, ma
                retry_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    -- By id, since a join with the arrays would turn into a loop over the whole table, for each of them, where vacuum has
+    -- last seen the table empty.
+    lease_of jsonb := jsonb_object(ids::text[], leases::text[]);
+    error_of jsonb := jsonb_object(ids::text[], error_texts);
+    delay_of jsonb := jsonb_object(ids::text[], delays::text[]);
 BEGIN
     RETURN QUERY
     WITH ended AS (
-        DELETE FROM awa.running r
-        USING unnest(ids, leases, error_texts, delays) AS failed(id, lease, error, delay)
-        WHERE r.id = failed.id AND r.lease = failed.lease
-        RETURNING r.*, failed.error, failed.delay
+        DELETE FROM awa.running
+        WHERE id = ANY (ids) AND lease = (lease_of ->> id::text)::int
+        RETURNING *, error_of ->> id::text AS error, (delay_of ->> id::text)::interval AS delay
     ),
     judged AS MATERIALIZED (
         SELECT ended.*, now() + CASE

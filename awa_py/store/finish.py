@@ -7,6 +7,8 @@ from datetime import timedelta
 from awa_py.job import State
 from awa_py.store.session import Session
 
+RESULTS_CHARACTERS = 32 * 1024 * 1024  # in one statement: what it looks them up in holds 256 MiB
+
 
 @dataclass(frozen=True, slots=True)
 class Retried:
@@ -30,6 +32,11 @@ async def complete_jobs(
     session: Session, ids: Sequence[int], leases: Sequence[int], results: Sequence[str | None] | None, *, keep: bool
 ) -> set[int] | None:
     """running → completed. The ids that were ours, or None where all were. `results` may be None where all are."""
+    if results is not None and len(ids) > 1 and sum(len(result or "") for result in results) > RESULTS_CHARACTERS:
+        half = len(ids) // 2
+        first = await complete_jobs(session, ids[:half], leases[:half], results[:half], keep=keep)
+        rest = await complete_jobs(session, ids[half:], leases[half:], results[half:], keep=keep)
+        return set(ids[:half] if first is None else first) | set(ids[half:] if rest is None else rest)
     held = await session.fetchval("complete_jobs", array(ids), array(leases), results, keep, len(ids))
     return None if held is None else set(held)
 

@@ -15,7 +15,9 @@ import asyncpg
 import pytest
 
 from awa_py.db import STEADY_PLANS, Database, OwnConnection, Schema
-from awa_py.store.session import statement
+from awa_py.store.finish import fail_attempts
+from awa_py.store.session import Session, statement
+from tests.support import insert_running
 
 # One database of four million rows, made once: whoever runs one of these tests runs them all.
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
@@ -259,3 +261,51 @@ async def test_a_million_jobs_are_claimed_as_quickly_as_ten(big: OwnConnection) 
         (scan,) = [node for node in nodes(root) if node.get("Index Name") == "ready_order"]
         assert scan["Actual Rows"] * scan["Actual Loops"] <= 40
         assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 200
+
+
+FINISHES = {
+    "complete_jobs": "'{1}', '{1}', NULL, true, 1",
+    "release_jobs": "'{1}', '{1}'",
+    "snooze_jobs": "'{1}', '{1}', '{1 s}'",
+    "bury_jobs": "'{1}', '{1}', '{failed}', '{no}'",
+    "throttle_jobs": "'{1}', '{1}', '{no}'",
+    "beat_jobs": "'{1}', '{1}'",
+    "update_progress": "'{1}', '{1}', '{1}'",
+    "list_cancel_requests": "'{1}', '{1}'",
+}
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
+@pytest.mark.parametrize("name", FINISHES)
+async def test_what_was_empty_once_is_not_gone_through_for_each_job(
+    database: Database, name: str, generic: bool
+) -> None:
+    """Vacuum has seen an empty table, and notes it: a plan that is made then must be good for a full one too."""
+    connection = await database.connect("test", STEADY_PLANS)
+    try:
+        await connection.execute(
+            "INSERT INTO awa.running (kind, lease, attempt, worker_id) "
+            "SELECT 'work', 1, 1, gen_random_uuid() FROM generate_series(1, 2000)"
+        )
+        await connection.execute("DELETE FROM awa.running")
+        await connection.execute("VACUUM ANALYZE awa.running")
+        root = await plan(connection, name, FINISHES[name], generic=generic)
+    finally:
+        await connection.close()
+    assert scans(root, "running") == [("Index Scan", "running_pkey")]
+    (scan,) = [node for node in nodes(root) if node.get("Index Name") == "running_pkey"]
+    assert "ANY" in scan["Index Cond"]
+    assert not [node for node in nodes(root) if node.get("Function Name") == "unnest"]
+
+
+async def test_four_thousand_failures_do_not_take_four_thousand_times_as_long(session: Session) -> None:
+    """The same for the function that ends failed attempts: by what it reads of the index, not by the clock."""
+    await session.connection.execute("VACUUM ANALYZE awa.running")  # empty
+    ids = await insert_running(session, 4_000)
+    async with session.connection.transaction():
+        fetched = "SELECT pg_stat_get_xact_blocks_fetched('awa.running_pkey'::regclass)"
+        before = await session.connection.fetchval(fetched)
+        answers = await fail_attempts(session, ids, [1] * 4_000, ["no"] * 4_000, [None] * 4_000)
+        read = await session.connection.fetchval(fetched) - before
+    assert len(answers) == 4_000
+    assert read < 20_000

@@ -2,10 +2,10 @@
 -- asked for it. The lease guards each row.
 -- $1 ids · $2 leases
 WITH ended AS (
-    DELETE FROM awa.running r
-    USING unnest($1::bigint[], $2::int[]) AS released(id, lease)
-    WHERE r.id = released.id AND r.lease = released.lease
-    RETURNING r.*
+    DELETE FROM awa.running
+    WHERE id = ANY ($1::bigint[])
+      AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
+    RETURNING *
 ),
 put AS (
     INSERT INTO awa.ready ({carried}, run_at, errors, attempt, lease)

@@ -1,10 +1,10 @@
 -- running → scheduled, the attempt given back; or cancelled, where somebody asked for it. The lease guards each row.
 -- $1 ids · $2 leases · $3 delays
 WITH ended AS (
-    DELETE FROM awa.running r
-    USING unnest($1::bigint[], $2::int[], $3::interval[]) AS snoozed(id, lease, delay)
-    WHERE r.id = snoozed.id AND r.lease = snoozed.lease
-    RETURNING r.*, now() + snoozed.delay AS later
+    DELETE FROM awa.running
+    WHERE id = ANY ($1::bigint[])
+      AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
+    RETURNING *, now() + ((SELECT jsonb_object($1::bigint[]::text[], $3::interval[]::text[])) ->> id::text)::interval AS later
 ),
 put AS (
     INSERT INTO awa.scheduled (state, {carried}, run_at, errors, attempt, lease)

@@ -5,10 +5,10 @@
 -- Answers the ids that were ours, each with the seconds for which its queue is to rest, how often in a row it was to, and
 -- whether that began here.
 WITH ended AS (
-    DELETE FROM awa.running r
-    USING unnest($1::bigint[], $2::int[], $3::text[]) AS throttled(id, lease, reason)
-    WHERE r.id = throttled.id AND r.lease = throttled.lease
-    RETURNING r.*, throttled.reason
+    DELETE FROM awa.running
+    WHERE id = ANY ($1::bigint[])
+      AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
+    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $3::text[])) ->> id::text AS reason
 ),
 -- Queues are locked in the order of their names, so that two of these cannot deadlock. Who had to wait sees the row as
 -- the other has left it.
