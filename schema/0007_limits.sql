@@ -114,7 +114,8 @@ CREATE OR REPLACE VIEW awa.jobs AS
 -- Takes jobs of one queue within all limits: ready → running, with a new lease. The caller's part of the queue's
 -- max_workers is the caller's business; the whole is kept here, as are the rate and the keys.
 --   above: the position above which each priority is scanned · most: how many at the most · claimer: the worker's id
---   after_key: the key after which to look for keys, '' for the first
+--   after_key: the key after which to look for keys, '' for the first; NULL: not beyond the next in line, if their keys
+--   are many and none has room just now
 -- Answers a row for each job, as it was before; and, where there are more keys than it looked at, one without id whose
 -- key says where to go on.
 --
@@ -151,17 +152,23 @@ BEGIN
     -- Keys are shared by all queues.
     PERFORM pg_advisory_xact_lock(hashtext('awa' || ':limits'), 0)
     WHERE EXISTS (SELECT FROM awa.ready WHERE queue = wanted_queue AND concurrency_key IS NOT NULL);
-    keys_seen := greatest(200, 2 * most);
+    keys_seen := greatest(200, most + most / 4);
     RETURN QUERY
     WITH RECURSIVE
     -- The next in line. Where few of them may run, their keys being at their limits, the line is left for a walk from
     -- key to key by the index, over whatever waits between.
     line AS MATERIALIZED (
-        SELECT ready.ctid, id, priority, pos, concurrency_key AS key, concurrency_limit AS most_of_key, ordered
-        FROM awa.ready
-        WHERE queue = wanted_queue AND concurrency_key IS NOT NULL
-          AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-        ORDER BY priority, pos
+        SELECT head.*
+        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+        CROSS JOIN LATERAL (
+            SELECT ready.ctid, id, priority, pos, concurrency_key AS key, concurrency_limit AS most_of_key, ordered
+            FROM awa.ready
+            WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+              AND concurrency_key IS NOT NULL
+              AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY pos
+            LIMIT keys_seen
+        ) AS head
         LIMIT keys_seen
     ),
     -- What runs stands before what waits: so the place in a key's line says whether there is room.
@@ -188,12 +195,12 @@ BEGIN
     walk AS (
         (SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered, 1 AS n
          FROM awa.ready
-         WHERE queue = wanted_queue AND concurrency_key > after_key
+         WHERE queue = wanted_queue AND concurrency_key > coalesce(after_key, '')
            AND CASE WHEN q.fair THEN true
                     WHEN (SELECT count(*) FROM line) < keys_seen THEN false  -- it had them all
-                    WHEN NOT EXISTS (SELECT FROM first_ones) THEN true
                     WHEN 4 * (SELECT count(*) FROM first_ones) >= most THEN false
-                    ELSE 4 * (SELECT count(DISTINCT key) FROM line) < keys_seen END
+                    WHEN 4 * (SELECT count(DISTINCT key) FROM line) < keys_seen THEN true
+                    ELSE after_key IS NOT NULL AND NOT EXISTS (SELECT FROM first_ones) END
          ORDER BY concurrency_key, priority, id LIMIT 1)
         UNION ALL
         SELECT next.key, next.most_of_key, next.ordered, n + 1

@@ -45,7 +45,7 @@ async def claim_limited_jobs(
     shown_kinds: Sequence[str],
     worker_id: UUID,
     timed: bool = False,
-    after_key: str = "",
+    after_key: str | None = "",
 ) -> tuple[list[Record], str]:
     """The same within the limits of the queue and of the jobs' keys; and the key to go on after, '' for the first."""
     rows = await session.fetch(

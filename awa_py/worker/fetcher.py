@@ -36,7 +36,11 @@ LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
 WARY_S = 2.0  # a queue that was found to have limits is claimed with care for so long, until there are orders about it
-SHORT_S = 0.01  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
+SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
+WALK_S = 0.1  # where no key that is next in line has room, all keys are gone through; but not more often than that
+PLENTY = 100
+SWIFT_CLAIMS = 3
+FROM_ZERO = [0] * len(claim.PRIORITIES)
 RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
 RATED_PAUSES_S = (0.02, 0.5)  # but not sooner, nor later, than that
 NO_ORDERS = QueueOrders()
@@ -79,6 +83,8 @@ class Fetcher:
         self._orders = Orders()
         self._wary_until = dict.fromkeys(queues, 0.0)
         self._after_key = dict.fromkeys(queues, "")
+        self._walk_at = dict.fromkeys(queues, 0.0)
+        self._swift = dict.fromkeys(queues, 0)  # how many careful claims may begin where the last one ended
         self._look_again_at: dict[str, float] = {}  # queues that may have something to claim from then on
         self._short: dict[
             str, float
@@ -278,17 +284,24 @@ class Fetcher:
             if rows is not None:
                 return rows
             self._wary_until[queue] = now + WARY_S
+        after_key = self._after_key[queue] or ("" if now >= self._walk_at[queue] else None)
+        if after_key == "":
+            self._walk_at[queue] = now + WALK_S
+        # Jobs whose keys are slow stay behind: where there is plenty beyond them, they are looked at every fourth time.
+        swift = self._swift[queue] > 0
         rows, self._after_key[queue] = await claim.claim_limited_jobs(
             session,
             queue=queue,
-            above=above,
+            above=above if swift else FROM_ZERO,
             limit=limit,
             kinds=self._kinds,
             shown_kinds=self._shown_kinds,
             worker_id=self._worker_id,
             timed=self._metrics.watching,
-            after_key=self._after_key[queue],
+            after_key=after_key,
         )
+        plenty = len(rows) >= PLENTY
+        self._swift[queue] = (self._swift[queue] - 1 if swift else SWIFT_CLAIMS) if plenty else 0
         return rows
 
     def _count(self, queue: str, rows: Sequence[Record], took_s: float) -> None:

@@ -48,7 +48,7 @@ async def drain(connection: Connection, jobs: int, *, keyed: bool) -> float:
     await connection.execute("VACUUM ANALYZE awa.ready")
     began = await session.now()
     await pause_queue(session, "default", paused=False)
-    while await connection.fetchval("SELECT count(*) FROM awa.completed") < jobs:
+    while await connection.fetchval("SELECT EXISTS (SELECT FROM awa.ready) OR EXISTS (SELECT FROM awa.running)"):
         await asyncio.sleep(0.05)
     ended = await connection.fetchval("SELECT max(finalized_at) FROM awa.completed")
     await connection.execute("TRUNCATE awa.completed")
@@ -60,7 +60,7 @@ async def watch(url: str, seen: list[int]) -> None:
     try:
         while True:
             seen.append(await connection.fetchval(MOST))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     finally:
         await connection.close()
 

@@ -1,6 +1,7 @@
 -- Takes jobs of one queue within its limits and those of their keys: ready → running, with a new lease.
 -- $1 queue · $2 the position above which each priority is scanned · $3 how many at the most
--- $4 the kinds that the caller can run · $5 worker id · $6 the key after which to look for keys, '' for the first
+-- $4 the kinds that the caller can run · $5 worker id · $6 the key after which to look for keys, '' for the first, NULL: only
+-- where few keys fill the head of the line
 -- $7 the kinds whose handlers may look at their whole job · $8 whether to say how long each was due
 -- Answers as claim_jobs does; and, where there are more keys than it looked at, a row without id that says where to go on.
 SELECT id, lease + 1 AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
