@@ -24,7 +24,8 @@ from awa_py.worker.executor import Executor
 from awa_py.worker.flight import Flight
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
-from awa_py.worker.orders import Orders, QueueOrders
+from awa_py.worker.orders import Orders
+from awa_py.worker.taker import Taker
 
 logger = logging.getLogger("awa.worker")
 
@@ -35,15 +36,9 @@ WOKEN_POLLS = 4  # where wake-ups are heard, polling is only the net: it is done
 LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1, 0.5, 2.0)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
-WARY_S = 2.0  # a queue that was found to have limits is claimed with care for so long, until there are orders about it
 SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
-WALK_S = 0.1  # where no key that is next in line has room, all keys are gone through; but not more often than that
-PLENTY = 100
-SWIFT_CLAIMS = 3
-FROM_ZERO = [0] * len(claim.PRIORITIES)
 RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
 RATED_PAUSES_S = (0.02, 0.5)  # but not sooner, nor later, than that
-NO_ORDERS = QueueOrders()
 
 
 class Fetcher:
@@ -73,22 +68,19 @@ class Fetcher:
         self._metrics = metrics
         self._registry = registry
         self._kinds = list(registry.kinds)
-        self._shown_kinds = list(registry.kinds if executor.needs_details else registry.kinds_with_context)
         self._worker_id = worker_id
         self._poll_s = poll_s
         self._staleness = staleness
         self._executor = executor
         self._cursors = {queue: Cursor() for queue in queues}
         self._promising = set(queues)  # queues that may have something to claim
-        self._orders = Orders()
-        self._wary_until = dict.fromkeys(queues, 0.0)
-        self._after_key = dict.fromkeys(queues, "")
-        self._walk_at = dict.fromkeys(queues, 0.0)
-        self._swift = dict.fromkeys(queues, 0)  # how many careful claims may begin where the last one ended
+        shown_kinds = registry.kinds if executor.needs_details else registry.kinds_with_context
+        self._taker = Taker(
+            queues, kinds=self._kinds, shown_kinds=list(shown_kinds), worker_id=worker_id, timed=metrics.watching
+        )
         self._look_again_at: dict[str, float] = {}  # queues that may have something to claim from then on
-        self._short: dict[
-            str, float
-        ] = {}  # queues that gave all that their limits allow; and when more is worth a look
+        # Queues that gave all that their limits allow, and when more is worth a look.
+        self._short: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._unsure = False  # a claim may have been committed without our hearing of it
         self._fresh = True
@@ -111,7 +103,7 @@ class Fetcher:
 
     def obey(self, orders: Orders) -> None:
         """Claims by these orders from now on. What runs goes on."""
-        self._orders = orders
+        self._taker.orders = orders
         for queue, told in orders.queues.items():
             self._flights.share(queue, told.slots)
         self.all_may_be_ready()
@@ -201,7 +193,7 @@ class Fetcher:
 
     async def _claim_everywhere(self) -> int:
         """One claim for each queue that may have work and has a free slot. How many jobs that gave."""
-        if not self._heart.healthy or self._orders.quiet:
+        if not self._heart.healthy or self._taker.orders.quiet:
             return 0
         session = Session(await self._link.connection(), self._schema)
         if self._unsure:
@@ -222,16 +214,16 @@ class Fetcher:
         rows, full = await self._scan(session, queue, limit)
         if not rows and not full and self._cursors[queue].may_scan_fully(time.monotonic()):
             rows, full = await self._scan(session, queue, limit)
-        if len(rows) == limit or self._after_key[queue]:
+        if len(rows) == limit or self._taker.has_more(queue):
             self._promising.add(queue)
-        elif self._is_limited(queue):
+        elif self._taker.is_careful(queue, time.monotonic()):
             self._came_short(queue)
         return len(rows)
 
     def _came_short(self, queue: str) -> None:
         """A rate recovers by itself; other limits when a job has ended."""
         now = time.monotonic()
-        rate = self._told(queue).rate
+        rate = self._taker.told(queue).rate
         if rate:
             shortest_s, longest_s = RATED_PAUSES_S
             self._look_again_at[queue] = now + min(max(RATED_JOBS / rate, shortest_s), longest_s)
@@ -245,20 +237,12 @@ class Fetcher:
             del self._look_again_at[queue]
         self._promising |= due
 
-    def _told(self, queue: str) -> QueueOrders:
-        return self._orders.queues.get(queue, NO_ORDERS)
-
-    def _is_limited(self, queue: str) -> bool:
-        """Whether claims have to be careful there."""
-        told = self._told(queue)
-        return told.limited or told.keyed or time.monotonic() < self._wary_until[queue]
-
     async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
         cursor = self._cursors[queue]
         began = time.monotonic()
         above, full = cursor.above(began)
         self._unsure = True
-        rows = await self._take(session, queue, above, limit, began)
+        rows = await self._taker.take(session, queue, above, limit, began)
         self._unsure = False
         self._count(queue, rows, time.monotonic() - began)
         self._take_off(queue, rows, began)
@@ -267,42 +251,6 @@ class Fetcher:
         cursor.saw(rows, full=full, began=began, ended=time.monotonic())
         self._bell.claimed(len(rows))
         return rows, full
-
-    async def _take(self, session: Session, queue: str, above: Sequence[int], limit: int, now: float) -> list[Record]:
-        """Jobs of the queue, within its limits where it has some."""
-        if not self._is_limited(queue):
-            rows = await claim.claim_jobs(
-                session,
-                queue=queue,
-                above=above,
-                limit=limit,
-                kinds=self._kinds,
-                shown_kinds=self._shown_kinds,
-                worker_id=self._worker_id,
-                timed=self._metrics.watching,
-            )
-            if rows is not None:
-                return rows
-            self._wary_until[queue] = now + WARY_S
-        after_key = self._after_key[queue] or ("" if now >= self._walk_at[queue] else None)
-        if after_key == "":
-            self._walk_at[queue] = now + WALK_S
-        # Jobs whose keys are slow stay behind: where there is plenty beyond them, they are looked at every fourth time.
-        swift = self._swift[queue] > 0
-        rows, self._after_key[queue] = await claim.claim_limited_jobs(
-            session,
-            queue=queue,
-            above=above if swift else FROM_ZERO,
-            limit=limit,
-            kinds=self._kinds,
-            shown_kinds=self._shown_kinds,
-            worker_id=self._worker_id,
-            timed=self._metrics.watching,
-            after_key=after_key,
-        )
-        plenty = len(rows) >= PLENTY
-        self._swift[queue] = (self._swift[queue] - 1 if swift else SWIFT_CLAIMS) if plenty else 0
-        return rows
 
     def _count(self, queue: str, rows: Sequence[Record], took_s: float) -> None:
         self._metrics.claim_seconds.observe(took_s)
