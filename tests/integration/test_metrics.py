@@ -147,6 +147,7 @@ class TestWorker:
         async with app, working(app, metrics=metrics) as worker:
             assert value(metrics, "awa_reconnects_total", connection="listener") == 0
             assert value(metrics, "awa_polling_fallbacks_total") == 0
+            await app.result((await work.enqueue()).id, timeout="30s")  # it has made both connections
             await session.connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND application_name IN ('awa listener', 'awa claims')"
