@@ -19,11 +19,11 @@ from awa_py.store.bulk import COUNTED, Operation, Preview, Selection
 from awa_py.store.session import Session
 from awa_py.wording import count
 
-from .bench.progress import Progress
 from .environment import Environment
 from .failures import INTERRUPTED
 from .output import Row, print_json, print_table, say, state_text
 from .parsing import JsonOption, YesOption, parse_duration, parse_id, parse_queue
+from .progress import Progress
 
 PANEL = "Instead of ids: jobs that have all of this in common"
 LARGE = 2 * bulk.BATCH  # from here on it is worth a progress bar

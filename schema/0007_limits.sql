@@ -65,15 +65,102 @@ DROP INDEX awa.ready_order;
 CREATE UNIQUE INDEX ready_order ON awa.ready (queue, priority, pos) WHERE concurrency_key IS NULL;
 CREATE UNIQUE INDEX ready_keyed_order ON awa.ready (queue, priority, pos) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX ready_keys ON awa.ready (queue, concurrency_key, priority, id) WHERE concurrency_key IS NOT NULL;
-CREATE INDEX running_keys ON awa.running (concurrency_key) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX scheduled_ordered ON awa.scheduled (concurrency_key, id) WHERE ordered;
 
 -- Since when a job waits at its priority: the leader moves up what has waited for too long.
 ALTER TABLE awa.ready ADD entered_at timestamptz NOT NULL DEFAULT now();
 
--- Jobs that were claimed while their queue had max_workers: those that are counted.
-ALTER TABLE awa.running ADD limited boolean NOT NULL DEFAULT false;
-CREATE INDEX running_limited ON awa.running (queue) WHERE limited;
+-- Jobs that are counted have a number, in the order of their claims: those with a key, and those that were claimed while
+-- their queue had max_workers.
+CREATE SEQUENCE awa.claim_number;
+ALTER TABLE awa.running
+    ADD limited      boolean NOT NULL DEFAULT false,
+    ADD claim_number bigint,
+    ADD CONSTRAINT counted_jobs_have_a_number CHECK (claim_number IS NOT NULL OR NOT (limited OR concurrency_key IS NOT NULL));
+CREATE INDEX running_limited ON awa.running (queue, claim_number) WHERE limited;
+CREATE INDEX running_keyed ON awa.running (claim_number) WHERE concurrency_key IS NOT NULL;
+
+-- Where counting begins: of what was claimed up to the mark, none runs but those that are known. Without it, each count
+-- would go over all that has ended since somebody's forgotten transaction began. The newest mark of a scope is the valid
+-- one, and the first that a look meets. A scope is a queue, or '' for the keys of all queues.
+CREATE TABLE awa.claim_marks (
+    scope text     COLLATE "C",
+    mark  bigint,
+    known bigint[] NOT NULL,
+    PRIMARY KEY (scope, mark)
+);
+
+-- What runs of a queue and counts for its max_workers. By the index, whatever vacuum has last seen.
+CREATE FUNCTION awa.running_of_queue(wanted_queue text) RETURNS TABLE (id bigint, claim_number bigint)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = wanted_queue ORDER BY mark DESC LIMIT 1)
+    SELECT id, claim_number
+    FROM awa.running
+    WHERE limited AND queue = wanted_queue AND claim_number > coalesce((SELECT mark FROM last), 0)
+    UNION ALL
+    SELECT id, claim_number
+    FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[]) OFFSET 0) AS old  -- by id, that is
+    WHERE limited AND queue = wanted_queue AND claim_number <= (SELECT mark FROM last);
+END $$;
+
+-- What runs and has a key.
+CREATE FUNCTION awa.running_with_key() RETURNS TABLE (id bigint, claim_number bigint, concurrency_key text)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = '' ORDER BY mark DESC LIMIT 1)
+    SELECT id, claim_number, concurrency_key
+    FROM awa.running
+    WHERE concurrency_key IS NOT NULL AND claim_number > coalesce((SELECT mark FROM last), 0)
+    UNION ALL
+    SELECT id, claim_number, concurrency_key
+    FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[]) OFFSET 0) AS old
+    WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last);
+END $$;
+
+-- Waits for the claims of a scope that are under way, and keeps others off until the transaction ends.
+CREATE FUNCTION awa.lock_scope(scope text) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_advisory_xact_lock(hashtext('awa' || ':limits'), hashtext(scope))
+$$;
+
+-- Moves the mark of a scope that the caller has locked, where much was claimed since. The latest stay above it: most of
+-- them end soon, and need not be known.
+CREATE FUNCTION awa.move_mark(wanted_scope text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    latest CONSTANT bigint := 2000;
+    upto   CONSTANT bigint := (SELECT last_value FROM awa.claim_number) - latest;
+    last            awa.claim_marks;
+BEGIN
+    SELECT * INTO last FROM awa.claim_marks WHERE scope = wanted_scope ORDER BY mark DESC LIMIT 1;
+    IF upto <= coalesce(last.mark + 2 * cardinality(last.known), 0) + latest THEN
+        RETURN;
+    END IF;
+    INSERT INTO awa.claim_marks (scope, mark, known)
+    VALUES (wanted_scope, upto,
+            CASE WHEN wanted_scope = '' THEN ARRAY(SELECT id FROM awa.running_with_key() WHERE claim_number <= upto)
+                 ELSE ARRAY(SELECT id FROM awa.running_of_queue(wanted_scope) WHERE claim_number <= upto) END);
+    DELETE FROM awa.claim_marks WHERE scope = wanted_scope AND mark = last.mark;
+END $$;
+
+-- Counts jobs of a queue that were claimed before it had max_workers. How many there were, of `most`.
+CREATE FUNCTION awa.count_in(wanted_queue text, most int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    counted int;
+BEGIN
+    PERFORM awa.lock_scope(wanted_queue);
+    UPDATE awa.running
+    SET limited = true, claim_number = nextval('awa.claim_number')
+    WHERE id = ANY (ARRAY(SELECT id FROM awa.running
+                          WHERE queue = wanted_queue AND NOT limited
+                          LIMIT most
+                          FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS counted = ROW_COUNT;
+    RETURN counted;
+END $$;
 
 CREATE OR REPLACE VIEW awa.jobs AS
     SELECT id, kind, queue, state, priority, attempt, max_attempts, args, run_at, created_at,
@@ -114,31 +201,33 @@ CREATE OR REPLACE VIEW awa.jobs AS
 -- Takes jobs of one queue within all limits: ready → running, with a new lease. The caller's part of the queue's
 -- max_workers is the caller's business; the whole is kept here, as are the rate and the keys.
 --   above: the position above which each priority is scanned · most: how many at the most · claimer: the worker's id
---   after_key: the key after which to look for keys, '' for the first; NULL: not beyond the next in line, if their keys
---   are many and none has room just now
--- Answers a row for each job, as it was before; and, where there are more keys than it looked at, one without id whose
--- key says where to go on.
+--   elsewhere: jobs that may be taken too, see find_overlooked_jobs
+-- Answers a row for each job, as it was before; and one without id where a search is worth it, since few of those that it
+-- looked at have room or since keys take turns.
 --
 -- Claims with limits come one after another: who has waited here sees what the one before has taken, since each
--- statement of a function has a snapshot of its own.
+-- statement of a function has a snapshot of its own. So nothing here may take long, whatever lies in the indexes: what
+-- has to be looked for is looked for before.
 CREATE FUNCTION awa.claim_within_limits(
-    wanted_queue text, above bigint[], most int, kinds text[], claimer uuid, after_key text
-) RETURNS SETOF awa.ready LANGUAGE plpgsql AS $$
+    wanted_queue text, above bigint[], most int, kinds text[], claimer uuid, elsewhere bigint[]
+) RETURNS SETOF awa.ready LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    q         awa.queues;
-    moment    timestamptz;
-    tokens    float8;
-    keys_seen int;
+    q       awa.queues;
+    keyed   boolean;
+    moment  timestamptz;
+    tokens  float8;
+    in_line int := greatest(200, most + most / 4);
+    taken   int := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext('awa' || ':limits'), hashtext(wanted_queue));
+    PERFORM awa.lock_scope(wanted_queue);
     SELECT * INTO q FROM awa.queues WHERE name = wanted_queue;
     IF (q.paused AND q.paused_until > now() IS NOT FALSE) OR q.throttled_until > now() THEN
         RETURN;
     END IF;
     IF q.max_workers IS NOT NULL THEN
-        most := least(most, q.max_workers - (SELECT count(*) FROM awa.running
-                                             WHERE queue = wanted_queue AND limited));
+        PERFORM awa.move_mark(wanted_queue);
+        most := least(most, q.max_workers - (SELECT count(*) FROM awa.running_of_queue(wanted_queue)));
     END IF;
     IF q.rate_jobs IS NOT NULL THEN
         moment := clock_timestamp();
@@ -149,15 +238,22 @@ BEGIN
     IF most <= 0 THEN
         RETURN;
     END IF;
-    -- Keys are shared by all queues.
-    PERFORM pg_advisory_xact_lock(hashtext('awa' || ':limits'), 0)
-    WHERE EXISTS (SELECT FROM awa.ready WHERE queue = wanted_queue AND concurrency_key IS NOT NULL);
-    keys_seen := greatest(200, most + most / 4);
+    -- Keys are shared by all queues, and have a lock of their own. Jobs whose key is seen only later stay.
+    keyed := EXISTS (SELECT FROM awa.ready WHERE id = ANY (elsewhere) AND concurrency_key IS NOT NULL)
+             OR EXISTS (SELECT
+                        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+                        CROSS JOIN LATERAL (SELECT FROM awa.ready
+                                            WHERE queue = wanted_queue AND priority = level.priority
+                                              AND pos > level.above AND concurrency_key IS NOT NULL
+                                            ORDER BY pos LIMIT 1) AS head);
+    IF keyed THEN
+        PERFORM awa.lock_scope('');
+        PERFORM awa.move_mark('');
+    END IF;
     RETURN QUERY
-    WITH RECURSIVE
-    -- The next in line. Where few of them may run, their keys being at their limits, the line is left for a walk from
-    -- key to key by the index, over whatever waits between.
-    line AS MATERIALIZED (
+    WITH
+    -- The next in line, and what was found elsewhere.
+    line AS (
         SELECT head.*
         FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
         CROSS JOIN LATERAL (
@@ -167,21 +263,30 @@ BEGIN
               AND concurrency_key IS NOT NULL
               AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
             ORDER BY pos
-            LIMIT keys_seen
+            LIMIT in_line
         ) AS head
-        LIMIT keys_seen
+        WHERE keyed
+        LIMIT in_line
+    ),
+    candidates AS MATERIALIZED (
+        SELECT * FROM line
+        UNION
+        SELECT ctid, id, priority, pos, concurrency_key, concurrency_limit, ordered
+        FROM awa.ready
+        WHERE id = ANY (elsewhere) AND queue = wanted_queue AND (keyed OR concurrency_key IS NULL)
+          AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
     ),
     -- What runs stands before what waits: so the place in a key's line says whether there is room.
-    ranked AS MATERIALIZED (
+    ranked AS (
         SELECT *, row_number() OVER (PARTITION BY key ORDER BY id IS NOT NULL, priority, id) AS nth
-        FROM (SELECT * FROM line
+        FROM (SELECT * FROM candidates
               UNION ALL
               SELECT NULL, NULL, NULL, NULL, concurrency_key, NULL, NULL
-              FROM awa.running
-              WHERE concurrency_key IS NOT NULL AND EXISTS (SELECT FROM line)) AS everybody
+              FROM awa.running_with_key()
+              WHERE keyed) AS everybody
     ),
-    first_ones AS MATERIALIZED (
-        SELECT ctid, priority, 0 AS turn, pos
+    heads AS MATERIALIZED (
+        SELECT ctid, priority, CASE WHEN q.fair THEN nth ELSE 0 END AS turn, pos
         FROM ranked
         WHERE nth <= most_of_key
           -- Of an ordered key it is the first, or none; and one that has begun keeps its place.
@@ -191,83 +296,41 @@ BEGIN
                    AND NOT EXISTS (SELECT FROM awa.scheduled s
                                    WHERE s.concurrency_key = ranked.key AND s.ordered AND s.id < ranked.id
                                      AND s.lease > 0)))
-    ),
-    walk AS (
-        (SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered, 1 AS n
-         FROM awa.ready
-         WHERE queue = wanted_queue AND concurrency_key > coalesce(after_key, '')
-           AND CASE WHEN q.fair THEN true
-                    WHEN (SELECT count(*) FROM line) < keys_seen THEN false  -- it had them all
-                    WHEN 4 * (SELECT count(*) FROM first_ones) >= most THEN false
-                    WHEN 4 * (SELECT count(DISTINCT key) FROM line) < keys_seen THEN true
-                    ELSE after_key IS NOT NULL AND NOT EXISTS (SELECT FROM first_ones) END
-         ORDER BY concurrency_key, priority, id LIMIT 1)
         UNION ALL
-        SELECT next.key, next.most_of_key, next.ordered, n + 1
-        FROM walk CROSS JOIN LATERAL (
-            SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered
-            FROM awa.ready
-            WHERE queue = wanted_queue AND concurrency_key > walk.key
-            ORDER BY concurrency_key, priority, id LIMIT 1
-        ) AS next
-        WHERE n < keys_seen
-    ),
-    keyed AS (
-        -- The turn of a job is how many of its key run and stand before it.
-        SELECT head.ctid, head.priority, CASE WHEN q.fair THEN seen.busy + head.nth ELSE 0 END AS turn, head.pos
-        FROM (SELECT key, ordered, most_of_key,
-                     (SELECT count(*) FROM awa.running WHERE concurrency_key = walk.key) AS busy
-              FROM walk OFFSET 0) AS seen  -- OFFSET: counted once a key
-        CROSS JOIN LATERAL (
-            SELECT ready.ctid, ready.priority, ready.pos, ready.id, ready.kind, ready.expires_at,
-                   row_number() OVER (ORDER BY priority, id) AS nth
-            FROM awa.ready
-            WHERE queue = wanted_queue AND concurrency_key = seen.key
-              AND (seen.ordered OR (kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())))
-            ORDER BY priority, id
-            LIMIT greatest(most_of_key - busy, 0)
-        ) AS head
-        -- Of an ordered key it is the first, or none.
-        WHERE NOT seen.ordered
-           OR (head.kind = ANY (kinds) AND (head.expires_at IS NULL OR head.expires_at > now())
-               AND NOT EXISTS (SELECT FROM awa.scheduled s
-                               WHERE s.concurrency_key = seen.key AND s.ordered AND s.id < head.id AND s.lease > 0))
-    ),
-    unkeyed AS (
-        SELECT head.ctid, head.priority, 0 AS turn, head.pos
-        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-        CROSS JOIN LATERAL (
-            SELECT ready.ctid, ready.priority, ready.pos
-            FROM awa.ready
-            WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
-              AND concurrency_key IS NULL
-              AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-            ORDER BY pos
-            LIMIT most
-        ) AS head
-        LIMIT most
+        SELECT ctid, priority, 0, pos FROM candidates WHERE key IS NULL
+        UNION ALL
+        (SELECT head.*
+         FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+         CROSS JOIN LATERAL (
+             SELECT ready.ctid, ready.priority, 0, ready.pos
+             FROM awa.ready
+             WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+               AND concurrency_key IS NULL
+               AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+             ORDER BY pos
+             LIMIT most
+         ) AS head
+         LIMIT most)
     ),
     gone AS (
         DELETE FROM awa.ready
         WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM awa.ready
-            WHERE ctid = ANY (ARRAY(
-                SELECT ctid
-                FROM (SELECT * FROM first_ones WHERE NOT EXISTS (SELECT FROM walk)
-                      UNION ALL SELECT * FROM keyed
-                      UNION ALL SELECT * FROM unkeyed) AS heads
-                ORDER BY priority, turn, pos LIMIT most))
+            WHERE ctid = ANY (ARRAY(SELECT ctid FROM heads ORDER BY priority, turn, pos LIMIT most))
             FOR UPDATE SKIP LOCKED))
         RETURNING *
     ),
     claimed AS (
         INSERT INTO awa.running (id, created_at, run_at, expires_at, timeout, parent_id, lease, priority, attempt,
-                                 max_attempts, rescues, kind, queue, args, metadata, tags, unique_key, errors, progress,
-                                 concurrency_key, concurrency_limit, ordered, worker_id, deadline_at, limited)
+                                 max_attempts, rescues, kind, queue, args, metadata, tags, unique_key, errors,
+                                 progress, concurrency_key, concurrency_limit, ordered, worker_id, deadline_at,
+                                 limited, claim_number)
         SELECT id, created_at, run_at, expires_at, timeout, parent_id, lease + 1, priority, attempt + 1,
                max_attempts, rescues, kind, queue, args, metadata, tags, unique_key, errors, progress,
                concurrency_key, concurrency_limit, ordered, claimer,
-               least(now() + coalesce(timeout, q.timeout), expires_at), q.max_workers IS NOT NULL
+               least(now() + coalesce(timeout, q.timeout), expires_at), q.max_workers IS NOT NULL,
+               CASE WHEN q.max_workers IS NOT NULL OR concurrency_key IS NOT NULL
+                    THEN nextval('awa.claim_number') END
         FROM gone
     ),
     paid AS (
@@ -275,10 +338,11 @@ BEGIN
         SET rate_tokens = tokens - (SELECT count(*) FROM gone), rate_refilled_at = moment
         WHERE name = wanted_queue AND tokens IS NOT NULL
     )
-    SELECT * FROM gone
-    UNION ALL
-    SELECT last.* FROM walk, jsonb_populate_record(NULL::awa.ready, jsonb_build_object('concurrency_key', key)) AS last
-    WHERE n = keys_seen;
+    SELECT * FROM gone;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    IF q.fair OR 4 * taken < most THEN
+        RETURN NEXT NULL::awa.ready;
+    END IF;
 END $$;
 
 -- The tokens of a bucket that had so many that long ago. It holds what comes in a second, and two at the least, so that

@@ -92,6 +92,8 @@ async def insert(session: Session, table: str, count: int = 1, **columns: Any) -
 async def insert_running(session: Session, count: int = 1, *, silent_s: float = 0, **columns: Any) -> list[int]:
     """Running jobs that nobody runs, whose last heartbeat is `silent_s` seconds old."""
     given = {"worker_id": OWNER, "lease": 1, "attempt": 1, "attempted_at": ago(silent_s), "heartbeat_at": ago(silent_s)}
+    if columns.get("concurrency_key") or columns.get("limited"):
+        given["claim_number"] = await session.connection.fetchval("SELECT nextval('awa.claim_number')")
     return await insert(session, "running", count, **given | columns)
 
 
@@ -136,7 +138,7 @@ async def claim(
     worker_id: UUID = OWNER,
     above: int = 0,
 ) -> list[Record]:
-    rows = await claim_jobs(
+    rows, _ = await claim_jobs(
         session,
         queue=queue,
         above=[above] * len(PRIORITIES),
@@ -145,7 +147,6 @@ async def claim(
         shown_kinds=kinds if shown_kinds is None else shown_kinds,
         worker_id=worker_id,
     )
-    assert rows is not None, "the queue has limits: use claim_within_limits"
     return rows
 
 

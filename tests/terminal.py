@@ -1,6 +1,16 @@
 """What is seen on a terminal."""
 
 import os
+from contextlib import suppress
+
+
+def seen_until(ours: int, text: str) -> str:
+    """What is written to a terminal until this text is there, or its other end is closed."""
+    shown = ""
+    with suppress(OSError):
+        while text not in shown and (piece := os.read(ours, 65536)):
+            shown += piece.decode(errors="replace")
+    return shown
 
 
 def seen_on(ours: int) -> str:

@@ -24,15 +24,15 @@ async def claim_jobs(
     shown_kinds: Sequence[str],
     worker_id: UUID,
     timed: bool = False,
-) -> list[Record] | None:
+) -> tuple[list[Record], bool]:
     """The head of the queue, in the order of priority and of becoming ready. `above` has a position a priority.
-    None: the queue has limits or jobs with a key, `claim_limited_jobs` is for those.
+    And whether the queue has limits, or jobs with a key above: `claim_limited_jobs` is for those.
 
     Jobs of the `shown_kinds` come with their `details`, which `claimed_job` needs; where the claim is `timed`,
     all come with the seconds that they were due.
     """
     rows = await session.fetch("claim_jobs", queue, PRIORITIES, above, limit, kinds, worker_id, shown_kinds, timed)
-    return None if rows and rows[0][0] is None else rows
+    return split_off_note(rows)
 
 
 async def claim_limited_jobs(
@@ -45,15 +45,33 @@ async def claim_limited_jobs(
     shown_kinds: Sequence[str],
     worker_id: UUID,
     timed: bool = False,
-    after_key: str | None = "",
-) -> tuple[list[Record], str]:
-    """The same within the limits of the queue and of the jobs' keys; and the key to go on after, '' for the first."""
-    rows = await session.fetch(
-        "claim_limited_jobs", queue, above, limit, kinds, worker_id, after_key, shown_kinds, timed
-    )
-    if rows and rows[-1][0] is None:
-        return rows[:-1], rows[-1]["go_on_after"]
-    return rows, ""
+    found: Sequence[int] = (),
+) -> tuple[list[Record], bool]:
+    """The same within the limits of the queue and of the jobs' keys, of those above and those that were `found`.
+    And whether it is worth searching for others before the next claim.
+    """
+    rows = await session.fetch("claim_limited_jobs", queue, above, limit, kinds, worker_id, found, shown_kinds, timed)
+    return split_off_note(rows)
+
+
+async def find_overlooked_jobs(
+    session: Session,
+    *,
+    queue: str,
+    above: Sequence[int],
+    kinds: Sequence[str],
+    limit: int,
+    after_key: str,
+) -> tuple[list[int], str]:
+    """Jobs that a claim does not meet that begins above; and the key after which to go on, '' for the first."""
+    row = await session.fetchrow("find_overlooked_jobs", queue, above, kinds, limit, after_key)
+    assert row is not None
+    return row["ids"], row["go_on_after"]
+
+
+def split_off_note(rows: list[Record]) -> tuple[list[Record], bool]:
+    """The jobs, and whether a row without id came after them."""
+    return (rows[:-1], True) if rows and rows[-1][0] is None else (rows, False)
 
 
 def claimed_job(row: Record, queue: str) -> Job:

@@ -31,11 +31,16 @@ class Cursor:
         """Whether the last scan from zero was long enough ago for what it cost."""
         return now >= self._rest_until
 
+    @property
+    def near(self) -> Sequence[int]:
+        """The positions a little below what was seen."""
+        return [max(0, seen - SLACK) for seen in self._seen]
+
     def above(self, now: float) -> tuple[Sequence[int], bool]:
         """The positions above which to scan, and whether that is everywhere."""
         if now >= self._full_due or (self._hungry and self.may_scan_fully(now)):
             return [0] * len(PRIORITIES), True
-        return [max(0, seen - SLACK) for seen in self._seen], False
+        return self.near, False
 
     def saw(self, rows: Sequence[Record], *, full: bool, began: float, ended: float) -> None:
         """Notes what a claim found."""

@@ -240,9 +240,8 @@ class Fetcher:
     async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
         cursor = self._cursors[queue]
         began = time.monotonic()
-        above, full = cursor.above(began)
         self._unsure = True
-        rows = await self._taker.take(session, queue, above, limit, began)
+        rows, full = await self._taker.take(session, queue, cursor, limit, began)
         self._unsure = False
         self._count(queue, rows, time.monotonic() - began)
         self._take_off(queue, rows, began)

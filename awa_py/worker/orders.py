@@ -12,7 +12,6 @@ class QueueOrders:
 
     slots: int | None = None  # how many of its jobs to run at the most; None: as the worker was started
     limited: bool = False  # it has max_workers or a rate: claims have to keep within them
-    keyed: bool = False  # jobs with a key wait there
     rate: float | None = None  # how many of its jobs may begin in a second, in the whole cluster
 
 
@@ -32,7 +31,5 @@ def orders_of(rows: Iterable[Record], before: Orders) -> Orders:
     for row in rows:
         quiet, stop = row["quiet"], row["stopping"]
         if row["is_known"]:
-            queues[row["queue"]] = QueueOrders(
-                slots=row["slots"], limited=row["limited"], keyed=row["keyed"], rate=row["rate"]
-            )
+            queues[row["queue"]] = QueueOrders(slots=row["slots"], limited=row["limited"], rate=row["rate"])
     return Orders(queues=queues, quiet=quiet, stop=stop)

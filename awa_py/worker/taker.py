@@ -1,23 +1,40 @@
 """Which claim takes a queue's jobs: the quick one, or the careful one that keeps within limits and keys."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from awa_py.db import Record
 from awa_py.store import claim
 from awa_py.store.session import Session
+from awa_py.worker.cursor import Cursor
 from awa_py.worker.orders import Orders, QueueOrders
 
-WARY_S = 2.0  # a queue that was found to have limits is claimed with care for so long, until there are orders about it
-WALK_S = 0.1  # where no key that is next in line has room, all keys are gone through; but not more often than that
-PLENTY = 100
-SWIFT_CLAIMS = 3
-FROM_ZERO = [0] * len(claim.PRIORITIES)
+WARY_S = 2.0  # a queue that was found to have limits or keys is claimed with care for so long
+FEW_KEYS = 200  # a search looks at so many at least
+SEARCH_S = 0.02  # a search that took longer …
+SEARCH_SHARE = 20  # … rests so many times longer than that
 NO_ORDERS = QueueOrders()
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far the careful claims of a queue have come."""
+
+    search: bool = False  # whether there may be more in places where the last claim did not look
+    after_key: str = ""
+    wary_until: float = 0.0
+    search_at: float = 0.0
+
+
 class Taker:
-    """Takes jobs for a worker, and remembers of each queue how far its careful claims have come."""
+    """Takes jobs for a worker.
+
+    A careful claim begins where the last one ended, as a quick one does. What it leaves behind, since a key was at its
+    limit, is found by a search: that may take long where a key has many jobs that ended while somebody held an old
+    snapshot, and nobody else waits for it.
+    """
 
     def __init__(
         self,
@@ -33,10 +50,7 @@ class Taker:
         self._worker_id = worker_id
         self._timed = timed
         self.orders = Orders()
-        self._wary_until = dict.fromkeys(queues, 0.0)
-        self._after_key = dict.fromkeys(queues, "")
-        self._walk_at = dict.fromkeys(queues, 0.0)
-        self._swift = dict.fromkeys(queues, 0)  # how many careful claims may begin where the last one ended
+        self._progress = {queue: Progress() for queue in queues}
 
     def told(self, queue: str) -> QueueOrders:
         """The orders about the queue."""
@@ -44,17 +58,20 @@ class Taker:
 
     def is_careful(self, queue: str, now: float) -> bool:
         """Whether its claims have to keep within limits."""
-        told = self.told(queue)
-        return told.limited or told.keyed or now < self._wary_until[queue]
+        return self.told(queue).limited or now < self._progress[queue].wary_until
 
     def has_more(self, queue: str) -> bool:
-        """Whether the last claim has not seen all keys."""
-        return bool(self._after_key[queue])
+        """Whether the last search has not seen all keys."""
+        return bool(self._progress[queue].after_key)
 
-    async def take(self, session: Session, queue: str, above: Sequence[int], limit: int, now: float) -> list[Record]:
-        """Jobs of the queue, within its limits where it has some."""
+    async def take(
+        self, session: Session, queue: str, cursor: Cursor, limit: int, now: float
+    ) -> tuple[list[Record], bool]:
+        """Jobs of the queue, within its limits where it has some; and whether it has looked everywhere."""
+        above, full = cursor.above(now)
+        rows: list[Record] = []
         if not self.is_careful(queue, now):
-            rows = await claim.claim_jobs(
+            rows, limited = await claim.claim_jobs(
                 session,
                 queue=queue,
                 above=above,
@@ -64,30 +81,41 @@ class Taker:
                 worker_id=self._worker_id,
                 timed=self._timed,
             )
-            if rows is not None:
-                return rows
-            self._wary_until[queue] = now + WARY_S
-        return await self._take_carefully(session, queue, above, limit, now)
+            if limited:
+                self._progress[queue].wary_until = now + WARY_S
+            if rows or not limited:
+                return rows, full
+        return await self._take_carefully(session, queue, cursor.near, limit, now, full=full)
 
     async def _take_carefully(
-        self, session: Session, queue: str, above: Sequence[int], limit: int, now: float
-    ) -> list[Record]:
-        after_key = self._after_key[queue] or ("" if now >= self._walk_at[queue] else None)
-        if after_key == "":
-            self._walk_at[queue] = now + WALK_S
-        # Jobs whose keys are slow stay behind: where there is plenty beyond them, they are looked at every fourth time.
-        swift = self._swift[queue] > 0
-        rows, self._after_key[queue] = await claim.claim_limited_jobs(
+        self, session: Session, queue: str, above: Sequence[int], limit: int, now: float, *, full: bool
+    ) -> tuple[list[Record], bool]:
+        progress = self._progress[queue]
+        searches = (full or progress.search) and now >= progress.search_at
+        rows, progress.search = await claim.claim_limited_jobs(
             session,
             queue=queue,
-            above=above if swift else FROM_ZERO,
+            above=above,
             limit=limit,
             kinds=self._kinds,
             shown_kinds=self._shown_kinds,
             worker_id=self._worker_id,
             timed=self._timed,
-            after_key=after_key,
+            found=await self._search(session, queue, above, limit) if searches else (),
         )
-        plenty = len(rows) >= PLENTY
-        self._swift[queue] = (self._swift[queue] - 1 if swift else SWIFT_CLAIMS) if plenty else 0
-        return rows
+        return rows, searches
+
+    async def _search(self, session: Session, queue: str, above: Sequence[int], limit: int) -> list[int]:
+        progress = self._progress[queue]
+        began = time.monotonic()
+        found, progress.after_key = await claim.find_overlooked_jobs(
+            session,
+            queue=queue,
+            above=above,
+            kinds=self._kinds,
+            limit=max(FEW_KEYS, limit),
+            after_key=progress.after_key,
+        )
+        ended = time.monotonic()
+        progress.search_at = ended + SEARCH_SHARE * max(0.0, ended - began - SEARCH_S)
+        return found

@@ -9,7 +9,7 @@ from typing import TypeVar
 import typer
 
 from ..environment import Environment
-from .progress import Progress
+from ..progress import Progress
 from .workload import Bench
 
 T = TypeVar("T")

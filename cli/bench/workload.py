@@ -7,8 +7,8 @@ from typing import Any
 
 from awa_py.loops import cancel
 
+from ..progress import Progress
 from .meter import REPORTED_S
-from .progress import Progress
 
 BULK = 10_000  # jobs in a call
 

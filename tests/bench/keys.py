@@ -1,7 +1,8 @@
 """What keys cost: `python -m tests.bench.keys [JOBS] [ROUNDS]`.
 
 The same jobs, run by four processes, with 500 keys of which two jobs each may run at once, and without; in turn, on one
-embedded PostgreSQL. Meanwhile somebody counts, again and again, how many of each key run.
+embedded PostgreSQL. Then with keys again, as often, beside a transaction that somebody forgot. Meanwhile somebody
+counts, again and again, how many of each key run.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from awa_py.embedded import EmbeddedPostgres
 from awa_py.loops import cancel
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
+from tests.pages import snapshot_held
 
 PROCESSES = 4
 KEYS = 500
@@ -66,8 +68,9 @@ async def watch(url: str, seen: list[int]) -> None:
 
 
 async def measure(url: str, jobs: int, rounds: int) -> None:
-    await migrate.migrate(Database(url, Schema()))
-    connection = await Database(url, Schema()).connect("bench")
+    database = Database(url, Schema())
+    await migrate.migrate(database)
+    connection = await database.connect("bench")
     seen: list[int] = []
     watching = asyncio.create_task(watch(url, seen))
     command = [
@@ -89,20 +92,22 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
         while await connection.fetchval("SELECT count(*) FROM awa.workers") < PROCESSES:
             await asyncio.sleep(0.1)
         await drain(connection, jobs // 5, keyed=False)
-        ratios = []
+        without, having, pinned = [], [], []
         for n in range(rounds):
-            without = await drain(connection, jobs, keyed=False)
-            having = await drain(connection, jobs, keyed=True)
-            ratios.append(having / without)
-            print(
-                f"round {n + 1}: {without:,.0f} jobs/s without keys, {having:,.0f} with: {ratios[-1]:.2f}", flush=True
-            )
+            without.append(await drain(connection, jobs, keyed=False))
+            having.append(await drain(connection, jobs, keyed=True))
+            print(f"round {n + 1}: {without[-1]:,.0f} jobs/s without keys, {having[-1]:,.0f} with", flush=True)
+        async with snapshot_held(database):
+            for n in range(rounds):
+                pinned.append(await drain(connection, jobs, keyed=True))
+                print(f"round {n + 1}: {pinned[-1]:,.0f} jobs/s with keys, a transaction open", flush=True)
     await cancel(watching)
     await connection.close()
-    print(
-        f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes: {statistics.median(ratios):.2f} of"
-    )
-    print(f"the rate without keys; of {len(seen):,} looks, none saw more than {max(seen)} of a key")
+    keys = statistics.median(b / a for a, b in zip(without, having, strict=True))
+    beside = statistics.median(pinned) / statistics.median(having)
+    print(f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes:")
+    print(f"{keys:.2f} of the rate without keys, and {beside:.2f} of that beside an open transaction;")
+    print(f"of {len(seen):,} looks, none saw more than {max(seen)} of a key")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from awa_py.db import Database, Record
-from awa_py.store.claim import PRIORITIES, claim_jobs, claim_limited_jobs
+from awa_py.store.claim import PRIORITIES, claim_jobs, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snooze_jobs
 from awa_py.store.maintain import promote_jobs
 from awa_py.store.queues import pause_queue
@@ -26,29 +26,27 @@ async def take(
     queue: str = "default",
     kinds: tuple[str, ...] = ("work",),
     worker_id: UUID = OWNER,
-    after_key: str = "",
 ) -> list[int]:
-    return [row["id"] for row in (await take_rows(session, limit, queue, kinds, worker_id, after_key))[0]]
+    """A search, and a claim that takes what it found."""
+    found, _ = await search(session, queue=queue, kinds=kinds)
+    rows, _ = await take_rows(session, limit, queue=queue, kinds=kinds, worker_id=worker_id, found=found)
+    return [row["id"] for row in rows]
 
 
-async def take_rows(
-    session: Session,
-    limit: int = 1,
-    queue: str = "default",
-    kinds: tuple[str, ...] = ("work",),
-    worker_id: UUID = OWNER,
-    after_key: str = "",
-) -> tuple[list[Record], str]:
-    return await claim_limited_jobs(
-        session,
-        queue=queue,
-        above=FROM_ZERO,
-        limit=limit,
-        kinds=kinds,
-        shown_kinds=kinds,
-        worker_id=worker_id,
-        after_key=after_key,
-    )
+async def take_rows(session: Session, limit: int = 1, **options: Any) -> tuple[list[Record], bool]:
+    usual: dict[str, Any] = {
+        "queue": "default",
+        "above": FROM_ZERO,
+        "kinds": ["work"],
+        "shown_kinds": ["work"],
+        "worker_id": OWNER,
+    }
+    return await claim_limited_jobs(session, limit=limit, **usual | options)
+
+
+async def search(session: Session, **options: Any) -> tuple[list[int], str]:
+    usual: dict[str, Any] = {"queue": "default", "above": FROM_ZERO, "kinds": ["work"], "limit": 200, "after_key": ""}
+    return await find_overlooked_jobs(session, **usual | options)
 
 
 async def keyed(session: Session, key: str, count: int = 1, *, limit: int = 1, **columns: Any) -> list[int]:
@@ -65,7 +63,7 @@ class TestWhoClaims:
         for limits in ({"max_workers": 1}, {"rate_jobs": 1, "rate_period": seconds(1)}):
             await insert_queue(session, "limited", **limits)
             await insert(session, "ready", queue="limited")
-            hasty = await claim_jobs(
+            _, limited = await claim_jobs(
                 session,
                 queue="limited",
                 above=FROM_ZERO,
@@ -74,17 +72,17 @@ class TestWhoClaims:
                 shown_kinds=[],
                 worker_id=OWNER,
             )
-            assert hasty is None
+            assert limited
             await session.connection.execute("TRUNCATE awa.queues, awa.ready")
 
     async def test_jobs_with_a_key_are_left_to_it_too(self, session: Session) -> None:
         (with_key,) = await keyed(session, "a")
         (without,) = await insert(session, "ready")
         assert [row["id"] for row in await claim(session, limit=9)] == [without]
-        hasty = await claim_jobs(
+        _, limited = await claim_jobs(
             session, queue="default", above=FROM_ZERO, limit=9, kinds=["work"], shown_kinds=[], worker_id=OWNER
         )
-        assert hasty is None
+        assert limited
         assert await take(session, 9) == [with_key]
 
     async def test_it_takes_what_has_no_key_as_well_by_priority_and_by_becoming_ready(self, session: Session) -> None:
@@ -220,8 +218,10 @@ class TestKeys:
 
     async def test_more_keys_than_one_look_sees_are_gone_through_in_turn(self, session: Session) -> None:
         await session.connection.execute(
-            "INSERT INTO awa.running (kind, lease, attempt, worker_id, concurrency_key, concurrency_limit, ordered) "
-            "SELECT 'work', 1, 1, $1, 'k' || to_char(n, 'FM0000'), 1, false FROM generate_series(1, 1200) AS n",
+            "INSERT INTO awa.running "
+            "(kind, lease, attempt, worker_id, concurrency_key, concurrency_limit, ordered, claim_number) "
+            "SELECT 'work', 1, 1, $1, 'k' || to_char(n, 'FM0000'), 1, false, nextval('awa.claim_number') "
+            "FROM generate_series(1, 1200) AS n",
             OWNER,
         )
         await session.connection.execute(
@@ -229,12 +229,14 @@ class TestKeys:
             "SELECT 'work', 'k' || to_char(n, 'FM0000'), 1, false FROM generate_series(1, 1200) AS n"
         )
         (free,) = await keyed(session, "z")
+        found: list[int] = []
         go_on_after, looks = "", 0
-        while not (found := await take_rows(session, 5, after_key=go_on_after))[0]:
-            go_on_after, looks = found[1], looks + 1
-            assert go_on_after
-        assert [row["id"] for row in found[0]] == [free]
-        assert 1 <= looks <= 10
+        while not found:
+            found, go_on_after = await search(session, after_key=go_on_after)
+            looks += 1
+            assert found or go_on_after
+        assert found == [free]
+        assert 1 < looks <= 10
 
     async def test_a_hundred_thousand_blocked_jobs_are_passed_by_with_one_look(self, session: Session) -> None:
         """By the pages that it reads, not by the clock."""

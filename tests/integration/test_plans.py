@@ -69,7 +69,7 @@ FILL = (
     INSERT INTO awa.listening (queue, worker_id) SELECT unnest(queues), id FROM workers
     """,
 )
-CLAIM_SCANS = [("Index Only Scan", "ready_keys"), ("Index Scan", "ready_order"), ("Tid Scan", None)]
+CLAIM_SCANS = [("Index Only Scan", "ready_keyed_order"), ("Index Scan", "ready_order"), ("Tid Scan", None)]
 CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000-000000000002', '{work}', true"
 
 

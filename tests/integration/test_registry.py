@@ -24,7 +24,6 @@ from tests.support import (
     another_session,
     count,
     eventually,
-    insert,
     insert_queue,
     insert_running,
     new_owner,
@@ -117,14 +116,10 @@ class TestWhatABeatAnswers:  # F5
         await age(session, silent.id, 9)
         assert (await email(session, info())).slots == 10
 
-    async def test_a_rate_and_keys_are_told(self, session: Session) -> None:
+    async def test_a_rate_is_told(self, session: Session) -> None:
         worker = info()
         await insert_queue(session, "email", rate_jobs=30, rate_period=seconds(60))
         assert await email(session, worker) == QueueOrders(limited=True, rate=0.5)
-        await insert(session, "ready", queue="email")
-        assert not (await email(session, worker)).keyed
-        await insert(session, "ready", queue="email", concurrency_key="k", concurrency_limit=1, ordered=False)
-        assert (await email(session, worker)).keyed
 
     async def test_a_missing_row_changes_nothing(self, session: Session) -> None:
         worker = info("email", "other")

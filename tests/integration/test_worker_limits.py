@@ -11,7 +11,7 @@ import awa_py as awa
 from awa_py import App
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from tests.support import count, eventually, insert, insert_queue, nothing_runs, seconds, working
+from tests.support import count, eventually, insert, insert_queue, insert_running, nothing_runs, seconds, working
 
 pytestmark = pytest.mark.integration
 
@@ -119,16 +119,7 @@ async def test_a_job_with_a_key_does_not_wait_behind_a_flood_without(app: App, s
 
 async def test_a_blocked_key_does_not_stop_the_others(app: App, session: Session) -> None:
     crowd = Crowd(app)
-    await insert(
-        session,
-        "running",
-        worker_id="00000000-0000-4000-8000-000000000009",
-        lease=1,
-        attempt=1,
-        concurrency_key="big",
-        concurrency_limit=1,
-        ordered=False,
-    )
+    await insert_running(session, concurrency_key="big", concurrency_limit=1, ordered=False)
     await insert_keyed(session, "big", 5_000)
     small = await insert_keyed(session, "small", 20)
     async with app, working(app):

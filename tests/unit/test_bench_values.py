@@ -13,10 +13,10 @@ import pytest
 from awa_cli.bench import cpu, program
 from awa_cli.bench.costs import Costs, Server
 from awa_cli.bench.latency import arrivals
-from awa_cli.bench.progress import Progress, line
 from awa_cli.bench.report import Report, percentiles, show_all, show_one
 from awa_cli.bench.stopwatch import Stopwatch
 from awa_cli.bench.workload import Bench, calls
+from awa_cli.progress import Progress, line
 
 from awa_py.errors import ConfigError
 

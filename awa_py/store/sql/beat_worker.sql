@@ -30,8 +30,6 @@ SELECT declared.name AS queue, q.name IS NOT NULL AS is_known, q.staleness,
                                AND NOT w.quiet AND NOT w.stopping AND q.name = ANY (w.queues))))::int)
        END AS slots,
        q.max_workers IS NOT NULL OR q.rate_jobs IS NOT NULL AS limited,
-       EXISTS (SELECT FROM awa.ready
-               WHERE ready.queue = declared.name AND concurrency_key IS NOT NULL) AS keyed,
        q.rate_jobs / extract(epoch FROM q.rate_period)::float8 AS rate,
        beat.quiet, beat.stopping
 FROM beat CROSS JOIN unnest($5::text[]) AS declared(name) LEFT JOIN awa.queues q ON q.name = declared.name

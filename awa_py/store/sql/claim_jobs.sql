@@ -4,7 +4,7 @@
 -- $5 the kinds that the caller can run · $6 worker id
 -- $7 the kinds whose handlers may look at their whole job: decoding that is dear, and left out for the others
 -- $8 whether to say how long each was due
--- Where it finds nothing, and the queue has limits or jobs with a key, the answer is one row without id.
+-- Where the queue has limits, or jobs with a key, the last row has no id.
 --
 -- One scan a priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is a TID
 -- scan whatever the statistics say; a join would turn into a hash join at large batches.
@@ -48,6 +48,10 @@ claimed AS (
  ORDER BY priority, pos)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL::record, NULL
-WHERE NOT EXISTS (SELECT FROM gone)
-  AND (EXISTS (SELECT FROM awa.queues WHERE name = $1 AND (max_workers IS NOT NULL OR rate_jobs IS NOT NULL))
-       OR EXISTS (SELECT FROM awa.ready WHERE queue = $1 AND concurrency_key IS NOT NULL))
+WHERE EXISTS (SELECT FROM awa.queues WHERE name = $1 AND (max_workers IS NOT NULL OR rate_jobs IS NOT NULL))
+   OR EXISTS (SELECT
+              FROM unnest($2::smallint[], $3::bigint[]) AS level(priority, above)
+              CROSS JOIN LATERAL (SELECT FROM awa.ready
+                                  WHERE queue = $1 AND priority = level.priority AND pos > level.above
+                                    AND concurrency_key IS NOT NULL
+                                  ORDER BY pos LIMIT 1) AS head)

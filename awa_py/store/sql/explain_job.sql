@@ -5,7 +5,7 @@ SELECT j.id, j.kind, j.queue, j.state, j.run_at, j.run_at > now() AS future,
        coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
        CASE WHEN q.throttled_until > now() THEN q.throttled_until END AS throttled_until, q.throttle_reason,
        q.max_workers, CASE WHEN q.max_workers IS NOT NULL
-                           THEN (SELECT count(*) FROM awa.running r WHERE r.queue = j.queue AND r.limited)
+                           THEN (SELECT count(*) FROM awa.running_of_queue(j.queue))
                            ELSE 0 END AS queue_running,
        q.rate_jobs, q.rate_period,
        owner.hostname || ':' || owner.pid AS owner, extract(epoch FROM now() - owner.heartbeat_at)::float8 AS owner_silent_s,
@@ -24,8 +24,8 @@ SELECT j.id, j.kind, j.queue, j.state, j.run_at, j.run_at > now() AS future,
             ELSE (SELECT count(*) FROM awa.ready ahead
                   WHERE ahead.queue = j.queue AND ahead.concurrency_key = j.concurrency_key
                     AND (ahead.priority, ahead.id) < (j.priority, j.id)) END AS ahead,
-       (SELECT count(*) FROM awa.running r WHERE r.concurrency_key = j.concurrency_key AND r.id <> j.id) AS key_running,
-       ARRAY(SELECT r.id FROM awa.running r WHERE r.concurrency_key = j.concurrency_key AND r.id <> j.id
+       (SELECT count(*) FROM awa.running_with_key() r WHERE r.concurrency_key = j.concurrency_key AND r.id <> j.id) AS key_running,
+       ARRAY(SELECT r.id FROM awa.running_with_key() r WHERE r.concurrency_key = j.concurrency_key AND r.id <> j.id
              ORDER BY r.id LIMIT 5) AS key_holders,
        earlier.id AS earlier_id, earlier.state AS earlier_state
 FROM awa.jobs j

@@ -37,7 +37,7 @@ SELECT named.queue AS name,
        CASE WHEN q.throttled_until > now() THEN extract(epoch FROM q.throttled_until - now())::float8 END AS rests_s,
        q.max_workers,
        CASE WHEN q.max_workers IS NULL THEN 0
-            ELSE (SELECT count(*) FROM awa.running r WHERE r.queue = named.queue AND r.limited) END::int AS running,
+            ELSE (SELECT count(*) FROM awa.running_of_queue(named.queue)) END::int AS running,
        (SELECT count(*) FROM awa.workers w
         WHERE w.heartbeat_at > now() - $3::interval AND named.queue = ANY (w.queues))::int AS workers
 FROM named LEFT JOIN awa.queues q ON q.name = named.queue

@@ -1,0 +1,54 @@
+-- Finds jobs of a queue that a claim overlooks which begins where the last one ended: a few of each key that has room,
+-- from key to key by the index, over whatever waits between; and those without a key that became visible late.
+-- $1 queue · $2 the position of each priority where such a claim begins · $3 the kinds that the caller can run
+-- $4 how many keys to look at, and how many jobs of either sort to find, at the most
+-- $5 the key after which to begin, '' for the first
+-- Answers their ids, and the key to go on after; '' where it was the last.
+WITH RECURSIVE
+walk AS (
+    (SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered, 1 AS n
+     FROM awa.ready
+     WHERE queue = $1 AND concurrency_key > $5
+     ORDER BY concurrency_key, priority, id LIMIT 1)
+    UNION ALL
+    SELECT next.key, next.most_of_key, next.ordered, n + 1
+    FROM walk CROSS JOIN LATERAL (
+        SELECT concurrency_key AS key, concurrency_limit AS most_of_key, ordered
+        FROM awa.ready
+        WHERE queue = $1 AND concurrency_key > walk.key
+        ORDER BY concurrency_key, priority, id LIMIT 1
+    ) AS next
+    WHERE n < $4
+),
+busy AS MATERIALIZED (
+    SELECT concurrency_key AS key, count(*) AS jobs
+    FROM awa.running_with_key()
+    GROUP BY concurrency_key
+),
+keyed AS (
+    SELECT head.id, coalesce(busy.jobs, 0) + head.nth AS turn
+    FROM walk LEFT JOIN busy USING (key)
+    CROSS JOIN LATERAL (
+        SELECT id, row_number() OVER (ORDER BY priority, id) AS nth
+        FROM awa.ready
+        WHERE queue = $1 AND concurrency_key = walk.key
+          AND (walk.ordered OR (kind = ANY ($3::text[]) AND (expires_at IS NULL OR expires_at > now())))
+        ORDER BY priority, id
+        LIMIT greatest(walk.most_of_key - coalesce(busy.jobs, 0), 0)
+    ) AS head
+),
+late AS (
+    SELECT head.id
+    FROM unnest('{1,2,3,4}'::smallint[], $2::bigint[]) AS level(priority, above)
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM awa.ready
+        WHERE queue = $1 AND priority = level.priority AND pos <= level.above AND concurrency_key IS NULL
+          AND kind = ANY ($3) AND (expires_at IS NULL OR expires_at > now())
+        ORDER BY pos
+        LIMIT $4
+    ) AS head
+    LIMIT $4
+)
+SELECT ARRAY(SELECT id FROM keyed ORDER BY turn LIMIT $4) || ARRAY(SELECT id FROM late) AS ids,
+       coalesce((SELECT key FROM walk WHERE n = $4), '') AS go_on_after

@@ -1,0 +1,151 @@
+"""Counting what runs costs the same however much has ended, and misses nothing that runs on."""
+
+from typing import Any
+
+import pytest
+
+from awa_py.db import Database, Record
+from awa_py.store.claim import PRIORITIES, claim_limited_jobs, find_overlooked_jobs
+from awa_py.store.finish import complete_jobs
+from awa_py.store.queues import set_queue
+from awa_py.store.session import Session
+from tests.pages import snapshot_held, undone
+from tests.support import OWNER, claim, count, insert, insert_queue
+
+pytestmark = pytest.mark.integration
+
+LATEST = 2_000  # the mark stays so far behind the latest claim
+ROUND = 500
+KEY = {"concurrency_key": "slow", "concurrency_limit": 3, "ordered": False}
+
+
+class Line:
+    """Claims from the queue's line as a worker does: each a little below where the last one ended."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._seen = 0
+
+    async def take(self, limit: int, **options: Any) -> list[int]:
+        above = [max(0, self._seen - 1_000)] * len(PRIORITIES)
+        usual: dict[str, Any] = {"queue": "default", "kinds": ["work"], "shown_kinds": [], "worker_id": OWNER}
+        rows, _ = await claim_limited_jobs(self.session, above=above, limit=limit, **usual | options)
+        self._seen = max([self._seen, *(row["pos"] for row in rows)])
+        return [row["id"] for row in rows]
+
+    async def search(self) -> list[int]:
+        found, _ = await find_overlooked_jobs(
+            self.session, queue="default", above=[0] * len(PRIORITIES), kinds=["work"], limit=200, after_key=""
+        )
+        return found
+
+    async def pass_through(self, jobs: int, **columns: Any) -> None:
+        """So many jobs come, run and end."""
+        for _ in range(jobs // ROUND):
+            await insert(self.session, "ready", ROUND, **columns)
+            taken = await self.take(ROUND)
+            assert len(taken) == ROUND
+            await finish(self.session, taken)
+
+
+async def finish(session: Session, ids: list[int]) -> None:
+    await complete_jobs(session, ids, [1] * len(ids), None, keep=False)
+
+
+async def marks(session: Session) -> list[Record]:
+    return await session.connection.fetch("SELECT scope, mark, cardinality(known) AS known FROM awa.claim_marks")
+
+
+@pytest.fixture
+def line(session: Session) -> Line:
+    return Line(session)
+
+
+class TestAnOldSnapshot:
+    @pytest.mark.parametrize(
+        ("limits", "columns", "indexes"),
+        [
+            ({"max_workers": ROUND}, {}, ["running_limited", "ready_order"]),
+            (
+                {},
+                {"concurrency_key": "a", "concurrency_limit": 1_000, "ordered": False},
+                ["running_keyed", "ready_keyed_order"],
+            ),
+        ],
+        ids=["max_workers", "keys"],
+    )
+    async def test_a_claim_within_limits_touches_as_few_pages_as_before(
+        self, database: Database, line: Line, limits: Any, columns: Any, indexes: list[str]
+    ) -> None:
+        await insert_queue(line.session, "default", **limits)
+
+        async def cost() -> int:
+            """Of one claim, in pages of all tables and indexes."""
+            await insert(line.session, "ready", 5, **columns)
+            async with undone(line.session) as touched:
+                await touched()
+                assert len(await line.take(5)) == 5
+                pages = await touched()
+                assert set(indexes) <= pages.blocks.keys()
+                assert not pages.whole_tables & {"ready", "running"}
+                return pages.total
+
+        async with snapshot_held(database):
+            await line.pass_through(3 * LATEST, **columns)
+            early = await cost()
+            await line.pass_through(15 * LATEST, **columns)
+            late = await cost()
+        print(f"{early} pages after {3 * LATEST:,} jobs, {late} after {18 * LATEST:,}")
+        # What lies above the mark differs from claim to claim, by 2,000 jobs at the most.
+        assert late < 2 * early
+
+
+class TestWhatRunsOn:
+    async def test_of_a_key_it_counts_however_much_was_claimed_since(self, line: Line) -> None:
+        held = await insert(line.session, "ready", 3, **KEY)
+        assert await line.take(9) == held
+        await insert(line.session, "ready", 1, **KEY)
+        for _ in range(4):
+            await line.pass_through(2 * LATEST, concurrency_key="quick", concurrency_limit=1_000, ordered=False)
+            assert not await line.take(9)
+            assert not await line.search()
+        (mark,) = await marks(line.session)
+        assert (mark["scope"], mark["known"]) == ("", 3)
+        await finish(line.session, held[:1])
+        assert len(await line.take(9, found=await line.search())) == 1
+
+    async def test_of_a_queue_too(self, line: Line) -> None:
+        await insert_queue(line.session, "default", max_workers=ROUND + 3)
+        await insert(line.session, "ready", 3)
+        held = await line.take(3)
+        for _ in range(3):
+            await line.pass_through(2 * LATEST)
+        (mark,) = await marks(line.session)
+        assert (mark["scope"], mark["known"]) == ("default", 3)
+        await insert(line.session, "ready", ROUND + 9)
+        assert len(await line.take(2 * ROUND)) == ROUND
+        await finish(line.session, held[:1])
+        assert len(await line.take(9)) == 1
+
+    async def test_queues_do_not_count_what_is_others(self, line: Line) -> None:
+        for queue in ("default", "other"):
+            await insert_queue(line.session, queue, max_workers=2)
+            await insert(line.session, "ready", 3, queue=queue)
+        assert len(await line.take(9)) == 2
+        assert len(await Line(line.session).take(9, queue="other")) == 2
+
+    async def test_jobs_that_ran_before_their_queue_had_a_limit_count_for_it_and_for_their_key(
+        self, line: Line
+    ) -> None:
+        held = await insert(line.session, "ready", 3, **KEY)
+        assert await line.take(9) == held
+        plain = await insert(line.session, "ready", 2)
+        assert sorted(row["id"] for row in await claim(line.session, limit=2)) == plain
+        await line.pass_through(4 * LATEST, concurrency_key="quick", concurrency_limit=1_000, ordered=False)
+        await set_queue(line.session, "default", {"max_workers": 6})
+        assert await count(line.session.connection, "SELECT count(*) FROM awa.running_of_queue('default')") == 5
+        assert await count(line.session.connection, "SELECT count(*) FROM awa.running_with_key()") == 3
+        await insert(line.session, "ready", 9, **KEY)
+        assert not await line.take(9)
+        await insert(line.session, "ready", 9)
+        assert len(await line.take(9)) == 1
