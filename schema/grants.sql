@@ -17,9 +17,10 @@ GRANT EXECUTE ON ALL ROUTINES IN SCHEMA "awa" TO "awa_worker";
 GRANT EXECUTE ON FUNCTION awa.enqueue, awa.enqueue_many TO "awa_producer";
 GRANT SELECT ON awa.schema_version TO "awa_producer";
 
--- The reader.
+-- The reader: rows, and two functions that count what runs.
 GRANT SELECT ON ALL TABLES IN SCHEMA "awa" TO "awa_reader";
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA "awa" TO "awa_reader";
+GRANT EXECUTE ON FUNCTION awa.running_of_queue, awa.running_with_key TO "awa_reader";
 
 -- The partitions of days to come.
 ALTER DEFAULT PRIVILEGES IN SCHEMA "awa" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "awa_worker";

@@ -266,6 +266,7 @@ def test_start_right_after_everything_was_killed(tmp_path: Path, start_user: Cal
         query(user.url, "INSERT INTO kept VALUES (42)")
         os.kill(user.guardian_pid, signal.SIGKILL)
         user.kill()
+        eventually(lambda: not is_running(user.guardian_pid))  # on a busy machine even SIGKILL takes a moment
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         assert query(server.url, "SELECT count(*) FROM kept") == 3
 

@@ -20,21 +20,24 @@ walk AS (
     ) AS next
     WHERE n < $4
 ),
-busy AS MATERIALIZED (
-    SELECT concurrency_key AS key, count(*) AS jobs
-    FROM awa.running_with_key()
-    GROUP BY concurrency_key
+with_room AS (
+    -- Grouped, not joined: where these sessions may not hash, a join is a loop over what runs for each key.
+    SELECT key, max(most_of_key) AS most_of_key, bool_or(ordered) AS ordered, count(*) FILTER (WHERE runs) AS busy
+    FROM (SELECT key, most_of_key, ordered, false AS runs FROM walk
+          UNION ALL
+          SELECT concurrency_key, NULL, NULL, true FROM awa.running_with_key()) AS everybody
+    GROUP BY key
+    HAVING max(most_of_key) > count(*) FILTER (WHERE runs)
 ),
 keyed AS (
-    SELECT head.id, coalesce(busy.jobs, 0) + head.nth AS turn
-    FROM walk LEFT JOIN busy USING (key)
-    CROSS JOIN LATERAL (
+    SELECT head.id, busy + head.nth AS turn
+    FROM with_room CROSS JOIN LATERAL (
         SELECT id, row_number() OVER (ORDER BY priority, id) AS nth
         FROM awa.ready
-        WHERE queue = $1 AND concurrency_key = walk.key
-          AND (walk.ordered OR (kind = ANY ($3::text[]) AND (expires_at IS NULL OR expires_at > now())))
+        WHERE queue = $1 AND concurrency_key = with_room.key
+          AND (with_room.ordered OR (kind = ANY ($3::text[]) AND (expires_at IS NULL OR expires_at > now())))
         ORDER BY priority, id
-        LIMIT greatest(walk.most_of_key - coalesce(busy.jobs, 0), 0)
+        LIMIT most_of_key - busy
     ) AS head
 ),
 late AS (
