@@ -149,6 +149,12 @@ def is_running(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+def kill_guardian(user: User) -> None:
+    """On a busy machine even SIGKILL takes a moment."""
+    os.kill(user.guardian_pid, signal.SIGKILL)
+    eventually(lambda: not is_running(user.guardian_pid))
+
+
 def test_starts_answers_and_leaves_nothing_behind() -> None:
     with EmbeddedPostgres() as server:
         assert query(server.url, "SELECT current_database()") == "awa"
@@ -264,9 +270,8 @@ def test_start_right_after_everything_was_killed(tmp_path: Path, start_user: Cal
         user = start_user(tmp_path / "data")
         query(user.url, "CREATE TABLE IF NOT EXISTS kept (answer int)")
         query(user.url, "INSERT INTO kept VALUES (42)")
-        os.kill(user.guardian_pid, signal.SIGKILL)
+        kill_guardian(user)
         user.kill()
-        eventually(lambda: not is_running(user.guardian_pid))  # on a busy machine even SIGKILL takes a moment
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         assert query(server.url, "SELECT count(*) FROM kept") == 3
 
