@@ -32,6 +32,8 @@ logger = logging.getLogger("awa.worker")
 MAX_BATCH = 500
 FEW = 10
 PROMOTE_BATCH = 1_000
+LOOK_AROUND_S = 0.1  # while some queue keeps it busy, a worker looks so often whether others have work …
+LOOK_AROUND_SHARE = 20  # … but for no more than such a part of the time
 WOKEN_POLLS = 4  # where wake-ups are heard, polling is only the net: it is done so many times less often
 LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1, 0.5, 2.0)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
@@ -78,6 +80,7 @@ class Fetcher:
         self._taker = Taker(
             queues, kinds=self._kinds, shown_kinds=list(shown_kinds), worker_id=worker_id, timed=metrics.watching
         )
+        self._look_around_at = 0.0
         self._look_again_at: dict[str, float] = {}  # queues that may have something to claim from then on
         # Queues that gave all that their limits allow, and when more is worth a look.
         self._short: dict[str, float] = {}
@@ -122,6 +125,8 @@ class Fetcher:
             self._executor.give_back_late(time.monotonic() - PATIENCE_S)
             try:
                 claimed = await self._claim_everywhere()
+                if claimed and time.monotonic() >= self._look_around_at:
+                    await self._look_around()
                 if not claimed and until_idle and await self._nothing_is_due():
                     return
                 failures = 0
@@ -149,16 +154,23 @@ class Fetcher:
         try:
             if await self._tend_bell():
                 return
-            if await wait_for_any(self._wake, self._patience_s()):
-                return
-            if len(self._cursors) == 1:
-                self.all_may_be_ready()
-            else:
-                session = Session(await self._link.connection(), self._schema)
-                self._promising |= await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
+            if not await wait_for_any(self._wake, self._patience_s()):
+                await self._look_around()
         except (*LOST, asyncpg.PostgresError) as error:
             self._tally.log(logging.WARNING, "poll", "a poll failed: %s", describe(error))
             self._link.drop()
+
+    async def _look_around(self) -> None:
+        """Finds the queues that have work: nobody may have told us."""
+        began = time.monotonic()
+        others = [queue for queue in self._cursors if queue not in self._promising]
+        if len(self._cursors) == 1:
+            self._promising.update(others)
+        elif others:
+            session = Session(await self._link.connection(), self._schema)
+            self._promising |= await claim.queues_with_work(session, queues=others, kinds=self._kinds)
+        ended = time.monotonic()
+        self._look_around_at = ended + max(LOOK_AROUND_S, LOOK_AROUND_SHARE * (ended - began))
 
     async def _tend_bell(self) -> bool:
         """Hangs the bell up or takes it down, as the load asks for. Whether to look around at once."""

@@ -90,7 +90,10 @@ class Flights:
     def room(self, queue: str) -> int:
         """How many more jobs of the queue may be claimed."""
         lane = self._lanes[queue]
-        return lane.room(max(0, min(lane.limit - lane.held, self._concurrency - self._held)))
+        free = max(0, min(lane.limit - lane.held, self._concurrency - self._held))
+        if not free and not lane.waiting and lane.held < lane.limit and self.others_wait(lane):
+            free = 1  # others were claimed ahead and would take each slot that comes free: one stands in line with them
+        return lane.room(free)
 
     def chunk(self, queue: str) -> int:
         """How much room makes a claim worth its while, as long as there is something to do meanwhile."""

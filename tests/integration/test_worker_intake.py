@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from tests.support import (
     count,
     drain,
     eventually,
+    insert,
+    insert_queue,
     nothing_runs,
     put,
     run_one,
@@ -125,6 +128,33 @@ class TestWhatItTakes:
             # Straight into the table: no notification tells of it.
             await session.connection.execute("INSERT INTO awa.ready (kind, queue) VALUES ('work', 'q13')")
             await eventually(lambda: nothing_runs(session))
+
+    @pytest.mark.parametrize("limits", [{}, {"max_workers": 2}, {"rate_jobs": 500, "rate_period": seconds(1)}], ids=str)
+    @pytest.mark.parametrize("lasts_s", [0.005, 0.02])
+    async def test_a_queue_that_never_runs_dry_starves_no_other(
+        self, app: App, session: Session, lasts_s: float, limits: dict[str, Any]
+    ) -> None:
+        """Whether or not it is told of them: a busy worker is not woken for each job."""
+        done: Counter[str] = Counter()
+
+        @app.job
+        async def endless() -> None:
+            await asyncio.sleep(lasts_s)
+            done["endless"] += 1
+
+        @app.job
+        async def rare() -> None:
+            done["rare"] += 1
+
+        await insert_queue(session, "quiet", **limits)
+        async with app, working(app, ["busy", "quiet"], concurrency=10) as worker:
+            await insert(session, "ready", 100_000, kind="endless", queue="busy")
+            await eventually(lambda: done["endless"] > 1_000)
+            await insert(session, "ready", 10, kind="rare", queue="quiet")
+            await app.enqueue_many([app.new("rare", queue="quiet") for _ in range(10)])
+            await eventually(lambda: done["rare"] == 20)
+            assert done["endless"] < 100_000
+            worker.stop()
 
     async def test_a_worker_takes_over_what_a_dead_one_left(self, app: App, session: Session) -> None:  # D4, Y1
         @app.job
