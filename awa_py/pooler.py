@@ -17,7 +17,7 @@ else:
     Plain = asyncpg.Connection
 
 CONNECT_TIMEOUT_S = 10.0
-ROUNDS = 10  # of two sessions in turn, which are the hardest to tell, three in four rounds give it away
+ROUNDS = 40  # two sessions that others use too are the hardest to tell: about every second round gives it away
 PROBE_TIMEOUT_S = 20.0
 REFUSED_SETTING = "unsupported startup parameter"
 
