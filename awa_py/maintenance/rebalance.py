@@ -51,7 +51,7 @@ class Rebalance:
         changes = list(_changes(found))
         written = await shares.assign_slots(session, changes) if changes else 0
         marked = await self._count_jobs(session, {share.queue for share in found if share.max_workers is not None})
-        return Batch(written + marked, again=marked == BATCH)
+        return Batch(written + marked, again=marked >= BATCH)
 
     async def _count_jobs(self, session: Session, limited: set[str]) -> int:
         """Counts jobs that were claimed before their queue was limited."""
@@ -62,7 +62,7 @@ class Rebalance:
         if now >= self.fresh_until and now < self.next_count:
             return 0
         marked = await shares.mark_limited_jobs(session, limit=BATCH)
-        self.next_count = now + (0 if marked == BATCH else COUNT_S)
+        self.next_count = now + (0 if marked >= BATCH else COUNT_S)
         return marked
 
     async def _look_for_unserved(self, session: Session) -> None:
