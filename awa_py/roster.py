@@ -9,12 +9,12 @@ KNOWN_SHOWN = 10
 
 
 def find(workers: Sequence[WorkerRow], name: str) -> list[WorkerRow]:
-    """The workers of that label, else the one whose id begins so; after a star, all whose label or id begins so."""
+    """The workers of that label, else the one whose id begins so. With a star, all whose name begins so, else all whose
+    id does."""
     beginning = name.removesuffix("*")
     if beginning != name:
-        found = [
-            worker for worker in workers if any(each.startswith(beginning) for each in (worker.name, str(worker.id)))
-        ]
+        named = [worker for worker in workers if worker.name.startswith(beginning)]
+        found = named or [worker for worker in workers if str(worker.id).startswith(beginning)]
     else:
         found = [worker for worker in workers if worker.label == name] or _by_id(workers, name)
     if not found:

@@ -12,7 +12,7 @@ from awa_py.job import Job
 from awa_py.store.events import Noted
 
 # What the database itself says of an attempt whose worker died.
-PRESUMED_DEAD = "heartbeat stale: worker presumed dead"
+RESCUES = ("heartbeat stale: worker presumed dead", "worker gone: its session ended")
 # What one statement does has one time: an attempt that is taken over ends and begins at the same moment.
 AT_ONCE = {"enqueued": 0, "due": 2, "started": 3, "completed": 4, "failed": 4, "cancelled": 4}  # the others: 1
 ENDS_WITH_ERROR = ("retried", "failed", "cancelled")
@@ -43,7 +43,7 @@ def history(job: Job, noted: Sequence[Noted]) -> list[Event]:
     told += [
         Event(
             at=error.at,
-            event="rescued" if error.text == PRESUMED_DEAD else "error",
+            event="rescued" if error.text in RESCUES else "error",
             attempt=error.attempt or None,
             detail=error.text,
         )

@@ -116,6 +116,23 @@ class TestBuckets:  # F16
         assert await roll_up(session) == 0
         assert [bucket.completed for bucket in await rolled(session)] == [5, 5]
 
+    async def test_what_was_retried_and_ended_again_in_the_same_minute_counts_as_both(self, session: Session) -> None:
+        minute = await this_minute(session)
+        await ended(session, minute, 3, state="failed", run_s=5.0)
+        await roll_up(session)
+        await session.connection.execute("DELETE FROM awa.dead")
+        await ended(session, minute, 2, run_s=0.1)
+        await roll_up(session)
+        (bucket,) = await rolled(session)
+        assert (bucket.completed, bucket.failed) == (2, 3)
+        assert (bucket.run_p50 or 0) > 4  # of the three
+        await ended(session, minute, 8, run_s=0.1)
+        await roll_up(session)
+        (bucket,) = await rolled(session)
+        assert (bucket.completed, bucket.failed) == (10, 3)
+        assert (bucket.run_p50 or 9) < 1  # of the ten
+        assert await roll_up(session) == 0
+
     async def test_two_leaders_at_once_count_nothing_twice(self, session: Session, database: Database) -> None:
         minute = await this_minute(session)
         await ended(session, minute, 1000)

@@ -82,8 +82,9 @@ class TestTheRowAlone:
         assert told(events) == [(0, "enqueued", None), (1, "error", 1), (2, "started", 2), (3, state, 2)]
         assert [event.detail for event in events] == [None, "first", None, "last"]
 
-    def test_a_rescue_is_called_by_its_name(self) -> None:
-        job = replace(JOB, attempt=1, lease=1, errors=[error(90, 1, "heartbeat stale: worker presumed dead")])
+    @pytest.mark.parametrize("why", ["heartbeat stale: worker presumed dead", "worker gone: its session ended"])
+    def test_a_rescue_is_called_by_its_name(self, why: str) -> None:
+        job = replace(JOB, attempt=1, lease=1, errors=[error(90, 1, why)])
         assert told(history(job, []))[1] == (90, "rescued", 1)
 
     def test_an_attempt_that_is_taken_over_ends_before_the_next_begins(self) -> None:

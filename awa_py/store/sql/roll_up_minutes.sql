@@ -1,5 +1,6 @@
 -- Counts what ended in some minutes, by minute, queue and kind. However often it does so, the result is the same; and what
--- has been deleted meanwhile is not taken back: a bucket is replaced only by one that counts more.
+-- has been deleted meanwhile, or retried, is not taken back: no count gets smaller, and how long they took is told by the
+-- look that saw the most.
 -- $1 the first minute · $2 the one after the last
 -- Answers how many buckets it wrote.
 WITH ended AS (
@@ -45,11 +46,14 @@ written AS (
            array_agg(ARRAY[cell, jobs::int] ORDER BY cell) FILTER (WHERE how = 2)
     FROM ranked GROUP BY at, queue, kind
     ON CONFLICT (at, queue, kind) DO UPDATE
-    SET completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
-        retried = excluded.retried, wait_p50 = excluded.wait_p50, wait_p95 = excluded.wait_p95,
-        wait_p99 = excluded.wait_p99, run_p50 = excluded.run_p50, run_p95 = excluded.run_p95,
-        run_p99 = excluded.run_p99, waits = excluded.waits, runs = excluded.runs
-    WHERE kept.completed + kept.failed + kept.cancelled < excluded.completed + excluded.failed + excluded.cancelled
+    SET completed = greatest(kept.completed, excluded.completed), failed = greatest(kept.failed, excluded.failed),
+        cancelled = greatest(kept.cancelled, excluded.cancelled), retried = greatest(kept.retried, excluded.retried),
+        (wait_p50, wait_p95, wait_p99, run_p50, run_p95, run_p99, waits, runs) = (
+            SELECT best.wait_p50, best.wait_p95, best.wait_p99, best.run_p50, best.run_p95, best.run_p99,
+                   best.waits, best.runs
+            FROM (SELECT kept.* UNION ALL SELECT excluded.*) AS best
+            ORDER BY best.completed + best.failed + best.cancelled DESC LIMIT 1)
+    WHERE kept.completed < excluded.completed OR kept.failed < excluded.failed OR kept.cancelled < excluded.cancelled
     RETURNING 1
 )
 SELECT count(*) FROM written
