@@ -1,8 +1,11 @@
 """Enqueueing jobs and asking after them, from Python."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import repeat
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,14 +13,16 @@ import asyncpg
 
 from awa_py import duration
 from awa_py.config import Settings
-from awa_py.db import Connection, Database, Pool, not_permitted, permitted
+from awa_py.db import LOST, RECONNECT_DELAYS_S, Connection, Database, Pool, describe, not_permitted, permitted
 from awa_py.duration import Duration
 from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from awa_py.explain import explain
 from awa_py.gather import Gatherer
-from awa_py.job import Job, NewJob, State
+from awa_py.job import UNFINISHED, Job, NewJob, State
 from awa_py.limiter import Limiter
+from awa_py.loops import wait_for_any
 from awa_py.producer import Producer, answer
+from awa_py.store import bulk
 from awa_py.store import election as election_store
 from awa_py.store import events as event_store
 from awa_py.store import jobs as job_store
@@ -26,6 +31,8 @@ from awa_py.store.rates import Taken
 from awa_py.store.session import Session
 from awa_py.timeline import Event, history
 from awa_py.tracing import with_context
+
+logger = logging.getLogger("awa.client")
 
 RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
@@ -42,6 +49,7 @@ class Client:
         self._pool: Pool | None = None
         self._gatherer: Gatherer | None = None
         self._limiter: Limiter | None = None
+        self._closing = asyncio.Event()
         self._producer = Producer()
         self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
@@ -50,6 +58,7 @@ class Client:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
             self._gatherer = Gatherer(self._pool, self.database.schema, self._producer)
             self._limiter = Limiter(self._take_tokens)
+            self._closing = asyncio.Event()
         self._opened += 1
         return self
 
@@ -65,6 +74,7 @@ class Client:
         assert pool is not None
         assert gatherer is not None
         assert limiter is not None
+        self._closing.set()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await limiter.close()
@@ -167,13 +177,12 @@ class Client:
     async def cancel_many(self, job_ids: Sequence[int]) -> dict[int, str]:
         """For each unfinished job: `cancelled`, or `requested` of the worker that runs it."""
         answers: dict[int, str] = {}
-        missing = list(job_ids)
-        async with self._session() as session:
-            # A job that changes tables at this very moment is missed by the statement, and found by the next.
-            while missing:
-                answers |= await job_store.cancel_jobs(session, missing)
-                found = await job_store.get_jobs(session, [job_id for job_id in missing if job_id not in answers])
-                missing = [job_id for job_id, job in found.items() if not job.state.final]
+
+        async def cancel(session: Session, ids: Sequence[int]) -> Collection[int]:
+            answers.update(await job_store.cancel_jobs(session, ids))
+            return answers
+
+        await self._change(job_ids, cancel, UNFINISHED)
         return answers
 
     async def explain(self, job_id: int) -> list[str]:
@@ -191,15 +200,60 @@ class Client:
         return explain(found[job_id], circumstances, led=leader is not None, now=now)
 
     async def retry(self, job_id: int) -> bool:
-        """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs."""
-        async with self._session() as session:
-            note = bool(self.settings.events_retention)
-            return bool(await job_store.retry_jobs(session, [job_id], note=note))
+        """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs, or
+        while another job holds its unique key."""
+        return bool(await self.retry_many([job_id]))
+
+    async def retry_many(self, job_ids: Sequence[int]) -> set[int]:
+        """Those that are available now."""
+        note = bool(self.settings.events_retention)
+        change = partial(job_store.retry_jobs, note=note)
+        return await self._change(job_ids, change, bulk.retry(note=note).states, wanted=State.AVAILABLE)
 
     async def delete(self, job_id: int) -> bool:
         """Deletes a job. False while it runs."""
+        return bool(await self.delete_many([job_id]))
+
+    async def delete_many(self, job_ids: Sequence[int]) -> set[int]:
+        """Those that were deleted: the others run, or were not there."""
+        return await self._change(job_ids, job_store.delete_jobs, bulk.DELETE.states)
+
+    async def move_many(self, job_ids: Sequence[int], *, queue: str | None, priority: int | None) -> set[int]:
+        """The waiting jobs that are now in this queue, with this priority; None leaves it as it is."""
+        change = partial(job_store.move_jobs, queue=queue, priority=priority)
+        return await self._change(job_ids, change, bulk.WAITING)
+
+    async def _change(
+        self,
+        job_ids: Sequence[int],
+        change: Callable[[Session, Sequence[int]], Awaitable[Collection[int]]],
+        states: Collection[State],
+        *,
+        wanted: State | None = None,
+    ) -> set[int]:
+        """Changes the jobs that are in one of the states: which they were. One that came into the `wanted` state by
+        itself is as good.
+
+        A job that changes tables at this very moment is missed by the statement, and found by the next.
+        """
+        done: set[int] = set()
+        ids = list(job_ids)
+        before: dict[int, tuple[State, int]] = {}
         async with self._session() as session:
-            return bool(await job_store.delete_jobs(session, [job_id]))
+            for _ in repeat(None, bulk.TRIES):
+                done.update(await change(session, ids))
+                missed = [job_id for job_id in ids if job_id not in done]
+                if not missed:
+                    break
+                found = (await job_store.get_jobs(session, missed)).values()
+                done.update(job.id for job in found if job.state is wanted)
+                left = {job.id: (job.state, job.lease) for job in found if job.state in states}
+                # One that is as it was is not kept by the moment.
+                ids = [job_id for job_id, now in left.items() if now != before.get(job_id)]
+                before = left
+                if not ids:
+                    break
+        return done
 
     async def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> None:
         """Waits for tokens of a rate limit, as `ctx.rate_limit` does; for code that has no Context."""
@@ -208,8 +262,21 @@ class Client:
         await self._limiter.take(name, tokens, None if max_wait is None else duration.parse(max_wait))
 
     async def _take_tokens(self, name: str, tokens: int, callers: int, patience_s: float) -> Taken:
-        async with self._session() as session:
-            return await rate_store.take_tokens(session, name, tokens=tokens, callers=callers, patience_s=patience_s)
+        """Asks for as long as it takes to reach the database, or until the app is closed."""
+        closing = self._closing
+        failures = 0
+        while True:
+            try:
+                async with self._session() as session:
+                    return await rate_store.take_tokens(
+                        session, name, tokens=tokens, callers=callers, patience_s=patience_s
+                    )
+            except LOST as error:
+                level = logging.DEBUG if failures else logging.WARNING
+                logger.log(level, 'rate limit "%s": cannot reach the database, asking again: %s', name, describe(error))
+            if await wait_for_any(closing, RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)]):
+                raise _not_open()
+            failures += 1
 
 
 def _not_open() -> AwaError:

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import re
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -33,6 +34,7 @@ else:
     Pool = asyncpg.Pool
 
 CLOSE_TIMEOUT_S = 2.0
+ANSWER_S = 75.0  # no statement over a Link takes so long: somebody in between has swallowed it, or its answer
 RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0)
 FIRST_SILENCE_S = 60.0  # between two warnings of the same; each is twice as long as the one before
 LONGEST_SILENCE_S = 600.0
@@ -70,12 +72,16 @@ STEADY_PLANS = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",  # the same plan whatever the values: making it costs more than running it
 }
+# Whoever has waited for a lock has to see what the one before has done, whatever the database is set to.
+READ_COMMITTED = {"default_transaction_isolation": "read committed"}
 # A peer that vanished without a word is noticed by PostgreSQL, and its locks with it.
 KEEPALIVE = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
+# And so is a server: one that was cut off sends no end, and a statement would wait for its answer for many minutes.
+CLIENT_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +123,21 @@ class Database:
     schema: Schema
     direct_url: str | None = field(default=None, repr=False)
 
-    async def connect(self, role: str, settings: Mapping[str, str] | None = None) -> OwnConnection:
-        """A new session, shown as `awa ROLE` in pg_stat_activity; an error where a pooler would not let us keep it."""
+    async def connect(
+        self, role: str, settings: Mapping[str, str] | None = None, *, answer_s: float | None = None
+    ) -> OwnConnection:
+        """A new session, shown as `awa ROLE` in pg_stat_activity; an error where a pooler would not let us keep it.
+        `answer_s` is how long an answer may take; None: for ever."""
         url = self.direct_url or self.url
         connection = await asyncpg.connect(
-            url, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": f"awa {role}"}
+            url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=answer_s,
+            server_settings={"application_name": f"awa {role}"},
         )
+        _watch(connection)
         try:
-            await self._set(connection, {**KEEPALIVE, **(settings or {})})
+            await self._set(connection, {**READ_COMMITTED, **KEEPALIVE, **(settings or {})})
         except BaseException:
             connection.terminate()
             raise
@@ -219,9 +232,12 @@ class Link:
         settings: Mapping[str, str] | None = None,
         *,
         strict: bool = False,
+        arrive: Callable[[OwnConnection], Awaitable[object]] | None = None,
     ) -> None:
+        """`arrive` is the first thing that is done on each connection."""
         self._database = database
         self._role = role
+        self._arrive = arrive
         self._settings = settings or {}
         self._strict = strict
         self._connection: OwnConnection | None = None
@@ -239,8 +255,11 @@ class Link:
         trouble = _Trouble(self._role)
         while not self.connected:
             try:
-                self._connection = await self._database.connect(self._role, self._settings)
+                self._connection = await self._database.connect(self._role, self._settings, answer_s=ANSWER_S)
+                if self._arrive is not None:
+                    await self._arrive(self._connection)
             except (*LOST, *REFUSED) as error:
+                self.drop()
                 if self._strict and not self._was_connected and isinstance(error, REFUSED):
                     raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
                 self.trouble = describe(error)
@@ -292,6 +311,18 @@ def not_permitted(error: asyncpg.InsufficientPrivilegeError, schema: Schema) -> 
         f'{describe(error)}: the login needs the role "{name}_reader" to look, "{name}_producer" to enqueue, '
         f'"{name}_worker" to work or to change something (GRANT it; `awa migrate --roles` makes them)'
     )
+
+
+def _watch(connection: OwnConnection) -> None:
+    """Has our own system notice that the server is not there any more."""
+    transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # asyncpg has no other way to it
+    opened = transport.get_extra_info("socket")
+    if opened is None or opened.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in CLIENT_KEEPALIVE.items():
+        if hasattr(socket, name):  # not every system has all of them
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _literal(value: str) -> str:

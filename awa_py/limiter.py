@@ -26,9 +26,11 @@ from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.limiter")
 
-LONGEST_S = 60.0  # between an ask and the token that it is promised, and between two asks
+LONGEST_S = 60.0  # between an ask with a max_wait and the token that it is promised, and between two asks
 SOONEST_S = 1.0  # between two asks
-AHEAD_S = 10.0  # so far ahead tokens are taken by those who would wait for ever: what a worker that dies leaves unused
+# So far ahead tokens are taken by those who would wait for ever: what a worker that dies leaves unused. It is more only
+# where others, who reach further, would be before them each time.
+AHEAD_S = 10.0
 MOST = 1000  # callers who ask together
 
 # Asks for (name, tokens each, callers, patience in seconds).
@@ -69,6 +71,9 @@ class Limiter:
     async def close(self) -> None:
         """Ends all asking; whoever stands in line is cancelled."""
         await cancel(*self._serving)
+        for line in self._lines.values():  # of those who were cancelled before they began
+            _end(line)
+        self._lines.clear()
 
     async def _ask_alone(self, name: str, tokens: int, max_wait_s: float) -> float:
         """Not in the line, since those in front would make it wait for its answer."""
@@ -108,13 +113,11 @@ class Limiter:
                     for wait_s in taken.waits_s:
                         _tell(line.popleft(), now + wait_s)
                     refused = batch[len(taken.waits_s) :]
-                    if not refused:
-                        patience_s = AHEAD_S
-                    elif taken.fastest_s > LONGEST_S:
+                    if refused and taken.fastest_s > LONGEST_S:
                         raise _never(name, tokens, taken.fastest_s, LONGEST_S)
-                    elif taken.fastest_s > patience_s:  # so many at once take their time, however long they wait
-                        patience_s = LONGEST_S
-                    elif await self._left_within(again_s := _again_s(taken.next_s - patience_s)):
+                    asked_s, patience_s = patience_s, _next_patience_s(patience_s, taken)
+                    short_s = taken.next_s - max(asked_s, patience_s)
+                    if refused and short_s > 0 and await self._left_within(again_s := _again_s(short_s)):
                         raise RateLimited(name, again_s)
                 except Exception as error:  # whatever it is, it is the callers'
                     for caller in batch:
@@ -123,8 +126,7 @@ class Limiter:
                             _tell(caller, error)
         finally:
             del self._lines[name]
-            for caller in line:  # only where this task was cancelled
-                caller.due.cancel()
+            _end(line)  # only where this task was cancelled is somebody left
 
     async def _left_within(self, seconds: float) -> bool:
         """Waits, and a little more, so that no process always asks right before another. True: it is time to leave."""
@@ -155,6 +157,26 @@ def _first_of(line: deque[_Caller]) -> list[_Caller]:
     if not line:
         return []
     return list(islice(takewhile(lambda caller: caller.tokens == line[0].tokens and not caller.due.done(), line), MOST))
+
+
+def _next_patience_s(patience_s: float, taken: Taken) -> float:
+    """How far ahead a line asks next. Further, once not even the first of it was served.
+
+    Lines alone leave no more than AHEAD_S promised, and each has its turn. Where the next token is much further away,
+    it was taken by those with a max_wait, who reach up to LONGEST_S ahead and come and go: nobody in line would ever be
+    served. So it reaches further than all of them.
+    """
+    if taken.waits_s:
+        return AHEAD_S
+    furthest_s = taken.fastest_s + LONGEST_S + AHEAD_S
+    if taken.next_s > patience_s + AHEAD_S or taken.fastest_s > patience_s:
+        return furthest_s
+    return min(furthest_s, patience_s + SOONEST_S)  # somebody was faster: the longer it goes on, the less so
+
+
+def _end(line: deque[_Caller]) -> None:
+    for caller in line:
+        caller.due.cancel()
 
 
 def _tell(caller: _Caller, answer: float | Exception) -> None:

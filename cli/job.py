@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from awa_py import duration
+from awa_py.client import Client
 from awa_py.job import Job, State
 from awa_py.store import bulk
 from awa_py.store import jobs as store
@@ -106,8 +107,7 @@ async def cancel(env: Environment, choice: Choice) -> None:
         return
     async with env.client() as client:
         answers = await client.cancel_many(choice.ids)
-        async with client.pool.acquire() as connection:
-            left = await store.get_jobs(client.session(connection), choice.ids)
+        left = await _look(client, choice.ids)
     words = {"cancelled": "cancelled", "requested": "its worker was told to stop it"}
     _report(choice.ids, {job_id: words[answer] for job_id, answer in answers.items()}, left)
 
@@ -119,13 +119,13 @@ async def retry(env: Environment, choice: Choice) -> None:
 
     Without --state, those that failed: failed and retryable ones.
     """
-    note = bool(env.settings.events_retention)
     if choice.selection is not None:
+        note = bool(env.settings.events_retention)
         await carry_out(env, bulk.retry(note=note), choice.selection, choice)
         return
-    async with env.session() as session:
-        again = await store.retry_jobs(session, choice.ids, note=note)
-        left = await store.get_jobs(session, choice.ids)
+    async with env.client() as client:
+        again = await client.retry_many(choice.ids)
+        left = await _look(client, choice.ids)
     _report(choice.ids, dict.fromkeys(again, "available"), left)
 
 
@@ -138,9 +138,9 @@ async def delete(env: Environment, choice: Choice) -> None:
         return
     if not choice.yes:
         typer.confirm(f"Delete {count(len(set(choice.ids)), 'job')} for good?", abort=True)
-    async with env.session() as session:
-        gone = await store.delete_jobs(session, choice.ids)
-        left = await store.get_jobs(session, choice.ids)
+    async with env.client() as client:
+        gone = await client.delete_many(choice.ids)
+        left = await _look(client, choice.ids)
     _report(choice.ids, dict.fromkeys(gone, "deleted"), left)
 
 
@@ -162,9 +162,9 @@ async def move(
     if choice.selection is not None:
         await carry_out(env, bulk.move(queue=to_queue, priority=to_priority), choice.selection, choice)
         return
-    async with env.session() as session:
-        moved = await store.move_jobs(session, choice.ids, queue=to_queue, priority=to_priority)
-        left = await store.get_jobs(session, choice.ids)
+    async with env.client() as client:
+        moved = await client.move_many(choice.ids, queue=to_queue, priority=to_priority)
+        left = await _look(client, choice.ids)
     _report(choice.ids, dict.fromkeys(moved, "moved"), left)
 
 
@@ -193,6 +193,11 @@ def _step_row(event: Event, after_s: float | None, now: datetime) -> Row:
         "worker": Text("" if event.worker_id is None else str(event.worker_id)[:8]),
         "detail": (event.detail or "").partition("\n")[0],
     }
+
+
+async def _look(client: Client, job_ids: Sequence[int]) -> dict[int, Job]:
+    async with client.pool.acquire() as connection:
+        return await store.get_jobs(client.session(connection), job_ids)
 
 
 def _report(job_ids: Sequence[int], done: dict[int, str], left: dict[int, Job]) -> None:

@@ -34,6 +34,17 @@ QUEUES_VARIABLE = "AWA_QUEUES"
 LABEL = "Label: PREFIX-worker-VERSION-ID"
 
 
+def _parse_root(text: str) -> Path | None:
+    """A directory. A blank is none: to `Path` it is the current directory, and nobody has allowed that."""
+    if not text.strip():
+        return None
+    if not os.path.exists(text):
+        raise typer.BadParameter(f"directory '{text}' does not exist")
+    if not os.path.isdir(text):
+        raise typer.BadParameter(f"'{text}' is a file, not a directory")
+    return Path(text)
+
+
 def worker(
     env: Environment,
     spec: AppArgument,
@@ -105,8 +116,7 @@ def worker(
         typer.Option(
             metavar="ROOT",
             envvar="AWA_ALLOW_EXEC",
-            exists=True,
-            file_okay=False,
+            parser=_parse_root,
             help="Let jobs of the kind cmd_exec run the programs in this directory.",
         ),
     ] = None,

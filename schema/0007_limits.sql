@@ -253,7 +253,7 @@ BEGIN
     RETURN QUERY
     WITH
     -- The next in line, and what was found elsewhere.
-    line AS (
+    line AS MATERIALIZED (
         SELECT head.*
         FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
         CROSS JOIN LATERAL (
@@ -270,11 +270,12 @@ BEGIN
     ),
     candidates AS MATERIALIZED (
         SELECT * FROM line
-        UNION
+        UNION ALL
         SELECT ctid, id, priority, pos, concurrency_key, concurrency_limit, ordered
         FROM awa.ready
         WHERE id = ANY (elsewhere) AND queue = wanted_queue AND (keyed OR concurrency_key IS NULL)
           AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+          AND id NOT IN (SELECT id FROM line)
     ),
     -- What runs stands before what waits: so the place in a key's line says whether there is room.
     ranked AS (
@@ -299,25 +300,30 @@ BEGIN
         UNION ALL
         SELECT ctid, priority, 0, pos FROM candidates WHERE key IS NULL
         UNION ALL
-        (SELECT head.*
+        -- Those without a key take turns as if they had one.
+        (SELECT head.ctid, head.priority, CASE WHEN q.fair THEN row_number() OVER (ORDER BY head.priority, head.pos) ELSE 0 END,
+                head.pos
          FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
          CROSS JOIN LATERAL (
-             SELECT ready.ctid, ready.priority, 0, ready.pos
+             SELECT ready.ctid, ready.priority, ready.pos
              FROM awa.ready
              WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
                AND concurrency_key IS NULL
                AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
              ORDER BY pos
-             LIMIT most
+             LIMIT most + 100
          ) AS head
-         LIMIT most)
+         LIMIT most + 100)
     ),
     gone AS (
+        -- A few more, since somebody may have locked some of them.
         DELETE FROM awa.ready
         WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM awa.ready
-            WHERE ctid = ANY (ARRAY(SELECT ctid FROM heads ORDER BY priority, turn, pos LIMIT most))
-            FOR UPDATE SKIP LOCKED))
+            SELECT ready.ctid
+            FROM (SELECT * FROM heads ORDER BY priority, turn, pos LIMIT most + 100) AS head
+            JOIN awa.ready ON ready.ctid = head.ctid
+            ORDER BY head.priority, head.turn, head.pos LIMIT most
+            FOR UPDATE OF ready SKIP LOCKED))
         RETURNING *
     ),
     claimed AS (

@@ -121,3 +121,18 @@ CREATE TABLE awa.metric_buckets (
     runs      int[],
     PRIMARY KEY (at, queue, kind)
 );
+
+-- Takes the unique key for an ended job that is to run again, or names the job that holds it. What the job was enqueued
+-- with may be swept, taken over or over by now: then it holds the key until it ends.
+CREATE FUNCTION awa.hold_unique_key_again(wanted text, ended_id bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    unfinished CONSTANT text[] := '{scheduled,available,running,retryable,waiting}';
+    holder     CONSTANT bigint := awa.hold_unique_key(wanted, ended_id, NULL, unfinished);
+BEGIN
+    -- Written even where it stays the same: a sweep that began before, and saw the job ended, passes a new row by.
+    UPDATE awa.unique_keys
+    SET expires_at = CASE WHEN expires_at > now() THEN expires_at END,
+        states = CASE WHEN expires_at <= now() THEN unfinished ELSE states END
+    WHERE key = wanted AND job_id = ended_id;
+    RETURN holder;
+END $$;

@@ -17,6 +17,7 @@ class Wire:
         self._host = host
         self._port = port
         self._ends: set[asyncio.StreamWriter] = set()
+        self._swallowed: set[asyncio.StreamWriter] = set()
         self.statements: Counter[tuple[str, str]] = Counter()
         self.settings: dict[str, dict[str, str]] = {}  # what a connection of that name asked for when it began
 
@@ -42,13 +43,17 @@ class Wire:
         self._ends.update(ends)
         ways = [
             asyncio.create_task(self._pass_on_and_count(reader, their_writer)),
-            asyncio.create_task(pass_on(their_reader, writer)),
+            asyncio.create_task(self._pass_on(their_reader, writer)),
         ]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.close()
         await asyncio.gather(*ways, return_exceptions=True)
         self._ends.difference_update(ends)
+
+    def swallow(self) -> None:
+        """From now on nothing passes over the connections that are there, and none of them ends."""
+        self._swallowed |= self._ends
 
     async def hang_up(self) -> None:
         """Ends what is still connected."""
@@ -82,19 +87,21 @@ class Wire:
             elif kind == b"Q":
                 self.statements[name, first_line(body.rstrip(b"\0"))] += 1
                 self.settings[name] |= re.findall(r"set_config\('(\w+)', '(\w+)'", body.decode())
-            writer.write(kind + head + body)
+            await self._write(writer, kind + head + body)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._write(writer, data)
+
+    async def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if writer not in self._swallowed:
+            writer.write(data)
             await writer.drain()
 
 
 def first_line(text: bytes) -> str:
     """What the statement says that it does, or its first words."""
     return text.decode().strip().split("\n")[0].removeprefix("-- ")
-
-
-async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
 
 
 @asynccontextmanager

@@ -5,7 +5,10 @@ the worker has loaded, and it has one thread, so that it may fork as it likes.
 
     orders, a line on standard input ──► look for the program ──► run it ──► it ended ──► end what it left ──► report
                                                                    │
-      standard input ends: the worker wants it to stop, or is gone ┴──► SIGTERM, and after a while SIGKILL ─────┘
+      a byte, or the end, of standard input; or the worker is gone ┴──► SIGTERM, and after a while SIGKILL ─────┘
+
+The end of standard input alone would not do: a process that a handler has forked holds the worker's side of it open,
+and may outlive the worker. So the worker says when to stop, and the keeper looks whether it still has its parent.
 
 The command writes to the keeper's standard output. The report, one JSON object, goes to standard error, which the
 command does not have: `exit_code`, or `signal`, or why it did not run: `refused` for good, `failed` this time.
@@ -28,7 +31,11 @@ from typing import IO, Any
 GRACE_S = 2.0
 """Between SIGTERM and SIGKILL. A worker that shuts down gives its handlers five seconds to end."""
 
+STOP = b"."
+"""What the worker writes after the orders. Any byte would do."""
+
 BURIAL_S = 2.0  # for the kernel to end what was killed
+LOOK_S = 0.5  # how often to look whether the worker is gone
 POLL_S = 0.01
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -41,8 +48,9 @@ class Refused(Exception):
 class Keeper:
     """Runs one command."""
 
-    def __init__(self, orders: dict[str, Any]) -> None:
+    def __init__(self, orders: dict[str, Any], worker: int) -> None:
         self._orders = orders
+        self._worker = worker
         self._prctl = _prctl()
         self._woken = _listen_to_signals()
         self._child: subprocess.Popen[bytes] | None = None
@@ -83,15 +91,16 @@ class Keeper:
 
     def _wait(self) -> None:
         """Until the command has ended, by itself or because nobody wants it any more."""
-        lifeline = [sys.stdin.fileno()]
+        lifeline = sys.stdin.fileno()
         kill_at: float | None = None
         while self._status is None:
-            timeout_s = None if kill_at is None else max(0.0, kill_at - time.monotonic())
-            ready, _, _ = select.select([*lifeline, self._woken], [], [], timeout_s)
+            if kill_at is None:
+                ready, _, _ = select.select([lifeline, self._woken], [], [], LOOK_S)
+            else:
+                ready, _, _ = select.select([self._woken], [], [], max(0.0, kill_at - time.monotonic()))
             if self._woken in ready:
                 os.read(self._woken, 512)
-            if set(lifeline) & set(ready) and not os.read(lifeline[0], 512):
-                lifeline = []
+            if kill_at is None and (lifeline in ready or _is_gone(self._worker)):
                 kill_at = time.monotonic() + GRACE_S
                 self._signal(signal.SIGTERM)
             if kill_at is not None and time.monotonic() >= kill_at:
@@ -222,22 +231,33 @@ def _listen_to_signals() -> int:
     return reader
 
 
-def _read_orders() -> dict[str, Any] | None:
-    """None: the worker was gone, or changed its mind, before it had said all."""
+def _is_gone(worker: int) -> bool:
+    """By the pid that the worker gave, not by the parent at the start: it may have been gone by then."""
+    return os.getppid() != worker
+
+
+def _read_orders(worker: int) -> dict[str, Any] | None:
+    """None: the worker is gone, or changed its mind."""
     text = b""
-    while not text.endswith(b"\n"):
-        part = os.read(sys.stdin.fileno(), 1 << 16)
-        if not part:
+    while b"\n" not in text:
+        ready, _, _ = select.select([sys.stdin.fileno()], [], [], LOOK_S)
+        if _is_gone(worker):
             return None
-        text += part
-    orders: dict[str, Any] = json.loads(text)
+        if ready:
+            part = os.read(sys.stdin.fileno(), 1 << 16)
+            if not part:
+                return None
+            text += part
+    line, _, stop = text.partition(b"\n")
+    orders: dict[str, Any] | None = None if stop else json.loads(line)
     return orders
 
 
 def main() -> None:
-    orders = _read_orders()
+    worker = int(sys.argv[1])
+    orders = _read_orders(worker)
     if orders is not None:
-        report = Keeper(orders).run()
+        report = Keeper(orders, worker).run()
         with suppress(BrokenPipeError):
             os.write(sys.stderr.fileno(), json.dumps(report).encode())
 

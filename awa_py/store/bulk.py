@@ -99,7 +99,10 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How many jobs were found, and how many of them changed: the others did so themselves in between."""
+    """How many jobs were found, and how many of them changed.
+
+    The others did so themselves in between, or cannot be retried while another job holds their unique key.
+    """
 
     found: int
     changed: int
@@ -208,14 +211,15 @@ async def _change(
             async with _explained(session):
                 changed.update(await operation.change(session, ids, seen))
         except asyncpg.DeadlockDetectedError:  # with another operator; nothing was done
-            pass
+            continue
         missed = [job_id for job_id in ids if job_id not in changed]
         if not missed:
             break
         async with _explained(session):
-            found = await _select(session, selection, states, as_of, ids=missed, limit=len(missed))
-        if not found:
+            left = await _select(session, selection, states, as_of, ids=missed, limit=len(missed))
+        if not left or left == found:  # as they were: it is not the moment that keeps them
             break
+        found = left
     return len(changed)
 
 

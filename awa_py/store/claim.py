@@ -50,8 +50,16 @@ async def claim_limited_jobs(
     """The same within the limits of the queue and of the jobs' keys, of those above and those that were `found`.
     And whether it is worth searching for others before the next claim.
     """
-    rows = await session.fetch("claim_limited_jobs", queue, above, limit, kinds, worker_id, found, shown_kinds, timed)
-    return split_off_note(rows)
+    rows, search = split_off_note(
+        await session.fetch("claim_limited_jobs", queue, above, limit, kinds, worker_id, found, shown_kinds, timed)
+    )
+    large = [row for row in rows if row["args"] is None]
+    if large:
+        ids, positions = [row["id"] for row in large], [row["pos"] for row in large]
+        read = await session.fetch("read_claimed_jobs", ids, positions, worker_id, shown_kinds, timed)
+        whole = {row["id"]: row for row in read}
+        rows = [row for row in (whole.get(row["id"], row) for row in rows) if row["args"] is not None]
+    return rows, search
 
 
 async def find_overlooked_jobs(

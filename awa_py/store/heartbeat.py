@@ -59,8 +59,8 @@ async def beat_worker(
 
 
 async def hold_place(session: Session, worker_id: UUID) -> datetime | None:
-    """Takes the worker's lock for this session: its end will be seen. When the server began that keeps it; None: nobody
-    keeps it, since another session has it, or a pooler stands in between."""
+    """Takes the worker's lock for this session: the end of its last one will be seen. When the server began that keeps
+    it; None: nobody keeps it, since a pooler stands in between."""
     began: datetime | None = await session.fetchval("hold_place", worker_id, session.connection.get_server_pid())
     return began
 

@@ -109,7 +109,10 @@ async def cancel_jobs(session: Session, ids: Sequence[int], seen: Seen | None = 
 
 
 async def retry_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None, *, note: bool = True) -> set[int]:
-    """The jobs that are available again. What their rows forget with it is noted beside them, unless told otherwise."""
+    """The jobs that are available again: not those whose unique key another one holds.
+
+    What their rows forget with it is noted beside them, unless told otherwise.
+    """
     return {row[0] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN), note)}
 
 

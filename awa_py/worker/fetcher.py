@@ -39,6 +39,8 @@ LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1, 0.5, 2.0)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
 SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
+BORROW_S = 1.0  # a job that has waited for so long beside a worker with a free slot may be in nobody's part
+INTEREST_S = 2.0  # a queue with a rate that gave nothing for so long is looked at like any other
 RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
 RATED_PAUSES_S = (0.02, 0.5)  # but not sooner, nor later, than that
 
@@ -84,6 +86,9 @@ class Fetcher:
         self._look_again_at: dict[str, float] = {}  # queues that may have something to claim from then on
         # Queues that gave all that their limits allow, and when more is worth a look.
         self._short: dict[str, float] = {}
+        self._frees = 0  # how often slots came free
+        self._gave_at = dict.fromkeys(queues, 0.0)
+        self._borrow_at: dict[str, float] = {}  # queues of which the worker has its part, and when it may try for more
         self._wake = asyncio.Event()
         self._unsure = False  # a claim may have been committed without our hearing of it
         self._fresh = True
@@ -112,6 +117,7 @@ class Fetcher:
         self.all_may_be_ready()
 
     def slot_is_free(self) -> None:
+        self._frees += 1
         self._look_again_at |= self._short  # a key has a place again, say
         self._short.clear()
         if self._promising or self._look_again_at:
@@ -218,27 +224,54 @@ class Fetcher:
             limit = min(self._flights.room(queue), MAX_BATCH)
             if limit >= self._flights.chunk(queue):
                 claimed += await self._claim(session, queue, limit)
+            elif self._may_borrow(queue):
+                claimed += await self._claim(session, queue, 1)
         return claimed
+
+    def _may_borrow(self, queue: str) -> bool:
+        """Whether to take one job beyond the worker's part: those who have the others may know other kinds, or have no
+        slot. The claim keeps the whole."""
+        if not self._flights.is_at_its_share(queue):
+            self._borrow_at.pop(queue, None)
+            return False
+        now = time.monotonic()
+        if now < self._borrow_at.setdefault(queue, now + BORROW_S):
+            return False
+        del self._borrow_at[queue]
+        return True
 
     async def _claim(self, session: Session, queue: str, limit: int) -> int:
         # Before the statement: a wake-up that comes while it runs may be about a job that it does not see.
         self._promising.discard(queue)
+        frees = self._frees
         rows, full = await self._scan(session, queue, limit)
         if not rows and not full and self._cursors[queue].may_scan_fully(time.monotonic()):
             rows, full = await self._scan(session, queue, limit)
-        if len(rows) == limit or self._taker.has_more(queue):
+        if rows:
+            self._gave_at[queue] = time.monotonic()
+        if len(rows) == limit:
             self._promising.add(queue)
+        elif (searches_at := self._taker.searches_at(queue)) is not None:
+            self._go_on_searching(queue, searches_at)
         elif self._taker.is_careful(queue, time.monotonic()):
-            self._came_short(queue)
+            self._came_short(queue, freed=self._frees > frees)
         return len(rows)
 
-    def _came_short(self, queue: str) -> None:
-        """A rate recovers by itself; other limits when a job has ended."""
+    def _go_on_searching(self, queue: str, searches_at: float) -> None:
+        """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
+        self._promising.add(queue)
+        soon = time.monotonic() + (SHORT_S if len(self._flights) else 0.0)
+        self._look_again_at[queue] = max(searches_at, soon)
+
+    def _came_short(self, queue: str, *, freed: bool) -> None:
+        """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile."""
         now = time.monotonic()
         rate = self._taker.told(queue).rate
-        if rate:
+        if rate and now < self._gave_at[queue] + INTEREST_S:
             shortest_s, longest_s = RATED_PAUSES_S
             self._look_again_at[queue] = now + min(max(RATED_JOBS / rate, shortest_s), longest_s)
+        elif freed:
+            self._look_again_at[queue] = now + SHORT_S
         else:
             self._short[queue] = now + SHORT_S
 

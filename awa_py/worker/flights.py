@@ -102,6 +102,16 @@ class Flights:
             return 1
         return lane.pace.chunk() if lane.held or lane.waiting_jobs or lane.unwritten > 0 else 1
 
+    def is_at_its_share(self, queue: str) -> bool:
+        """Whether nothing but the worker's part of the queue keeps it from claiming one more."""
+        lane = self._lanes[queue]
+        return (
+            lane.share is not None
+            and lane.in_flight >= lane.share
+            and lane.held < lane.limit
+            and self._held < self._concurrency
+        )
+
     def share(self, queue: str, slots: int | None) -> None:
         """So many of the queue's jobs may be in flight here, from now on; what runs goes on. None: no such limit."""
         self._lanes[queue].share = slots

@@ -121,7 +121,8 @@ class Heart:
             try:
                 connection = await link.connection()
                 wake.clear()
-                await self._beat(connection)
+                async with asyncio.timeout(self._staleness_s / 2):  # somebody in between may swallow the answer
+                    await self._beat(connection)
             except (*LOST, asyncpg.PostgresError) as error:
                 self._tally.log(logging.WARNING, "beat", "a heartbeat failed: %s", describe(error))
                 link.drop()
@@ -135,6 +136,7 @@ class Heart:
         """Says that the worker is there, does what is due, and hands its orders on."""
         session = Session(connection, self._database.schema)
         began = time.monotonic()
+        was_away = connection is not self._session_of_lock
         await self._hold_place(connection, session)
         rows = await store.beat_worker(
             session,
@@ -145,8 +147,10 @@ class Heart:
             stopping=self._stopping(),
         )
         interval_s, staleness_s = self._pace(rows)
-        if began >= self._last_renewal + interval_s or staleness_s < self._staleness_s:
-            await self._renew(session, began, fresh_s=min(interval_s, staleness_s - interval_s) / 2)
+        if was_away or began >= self._last_renewal + interval_s or staleness_s < self._staleness_s:
+            # Whoever was away may have lost any of them.
+            fresh_s = 0.0 if was_away else min(interval_s, staleness_s - interval_s) / 2
+            await self._renew(session, began, fresh_s=fresh_s)
             self._last_renewal = began
         elif not self._listening():
             await self._look_for_cancels(session)

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from awa_py.checks import Check, problems
 from awa_py.config import Settings
-from awa_py.db import STEADY_PLANS, Database, Link
+from awa_py.db import STEADY_PLANS, Database, Link, OwnConnection
 from awa_py.errors import ConfigError
 from awa_py.job import check_queue
 from awa_py.limiter import Limiter, over
@@ -24,7 +24,8 @@ from awa_py.loops import cancel
 from awa_py.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.notify import Listener, Topic
 from awa_py.registry import Registry
-from awa_py.store.heartbeat import WorkerInfo
+from awa_py.store.heartbeat import WorkerInfo, hold_place
+from awa_py.store.session import Session
 from awa_py.worker.bell import Bell
 from awa_py.worker.blockers import Watch
 from awa_py.worker.completer import Completer
@@ -169,7 +170,13 @@ class Worker:
                 return
             flights = Flights(self._queues, self.info.concurrency, lambda: freed())
             bell = Bell()
-            claims = Link(self._database, "claims", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
+            claims = Link(
+                self._database,
+                "claims",
+                self.metrics,
+                {**STEADY_PLANS, "synchronous_commit": "off"},
+                arrive=self._hold_place,  # as the heartbeat does: while one of the two lives, so does the worker
+            )
             finishes = Link(self._database, "finishes", self.metrics, STEADY_PLANS)
             rates = Link(self._database, "rates", self.metrics, {**STEADY_PLANS, "synchronous_commit": "off"})
             limiter = Limiter(over(rates, self._database.schema))
@@ -257,6 +264,9 @@ class Worker:
                     await rates.close()
                     self.abandoned = flights.abandoned
                     self.metrics.worker.source = None
+
+    async def _hold_place(self, connection: OwnConnection) -> None:
+        await hold_place(Session(connection, self._database.schema), self.id)
 
     def _obey(self, orders: Orders, fetcher: Fetcher) -> None:
         if orders.stop and not self._stopping.is_set():

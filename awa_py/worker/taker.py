@@ -13,8 +13,8 @@ from awa_py.worker.orders import Orders, QueueOrders
 
 WARY_S = 2.0  # a queue that was found to have limits or keys is claimed with care for so long
 FEW_KEYS = 200  # a search looks at so many at least
-SEARCH_S = 0.02  # a search that took longer …
-SEARCH_SHARE = 20  # … rests so many times longer than that
+SEARCH_S = 0.02  # there is as much time between two searches as the last one took; where that was longer than this, …
+SEARCH_SHARE = 20  # … so many times more
 NO_ORDERS = QueueOrders()
 
 
@@ -60,9 +60,10 @@ class Taker:
         """Whether its claims have to keep within limits."""
         return self.told(queue).limited or now < self._progress[queue].wary_until
 
-    def has_more(self, queue: str) -> bool:
-        """Whether the last search has not seen all keys."""
-        return bool(self._progress[queue].after_key)
+    def searches_at(self, queue: str) -> float | None:
+        """When the next search may begin, where the last one has not seen all keys."""
+        progress = self._progress[queue]
+        return progress.search_at if progress.after_key else None
 
     async def take(
         self, session: Session, queue: str, cursor: Cursor, limit: int, now: float
@@ -81,8 +82,9 @@ class Taker:
                 worker_id=self._worker_id,
                 timed=self._timed,
             )
-            if limited:
+            if limited:  # what it saw may lie where a careful claim does not look by itself
                 self._progress[queue].wary_until = now + WARY_S
+                self._progress[queue].search = True
             if rows or not limited:
                 return rows, full
         return await self._take_carefully(session, queue, cursor.near, limit, now, full=full)
@@ -117,5 +119,6 @@ class Taker:
             after_key=progress.after_key,
         )
         ended = time.monotonic()
-        progress.search_at = ended + SEARCH_SHARE * max(0.0, ended - began - SEARCH_S)
+        took_s = ended - began
+        progress.search_at = ended + took_s + SEARCH_SHARE * max(0.0, took_s - SEARCH_S)
         return found

@@ -129,6 +129,24 @@ def test_failures_end_with_1(awa: Awa, command: tuple[str, ...], says: str) -> N
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "variable"),
+    [(("--allow-exec", ""), None), (("--allow-exec", " \t"), None), (("--allow-exec", ""), "."), ((), ""), ((), " ")],
+    ids=repr,
+)
+def test_a_blank_root_allows_no_commands(awa: Awa, options: tuple[str, ...], variable: str | None) -> None:  # F2, F21
+    program = awa.directory / "program"
+    program.write_text("#!/bin/sh\ntouch ran\n")
+    program.chmod(0o755)
+    job_id = awa.ok("enqueue", "cmd_exec", '{"argv": ["./program"]}').out.strip()
+    env = {} if variable is None else {"AWA_ALLOW_EXEC": variable}
+    awa.ok(*WORKER, "--burst", *options, env=env)
+    assert awa.ok("job", "show", job_id, "--json").json["state"] == "available"
+    assert not (awa.directory / "ran").exists()
+    awa.ok(*WORKER, "--burst", "--allow-exec", ".")
+    assert (awa.directory / "ran").exists()
+
+
 def test_no_database_says_how_to_name_one(bare_awa: Awa) -> None:
     answer = bare_awa("job", "list", env={"AWA_DATABASE_URL": " ", "DATABASE_URL": ""})
     assert answer.code == 1

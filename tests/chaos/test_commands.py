@@ -1,5 +1,6 @@
 """A worker that is killed takes the commands of its jobs along (F21)."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -27,6 +28,27 @@ async def test_a_killed_worker_leaves_no_command_behind(
     root.script("family", "echo again")
     awa_processes.worker(env={"AWA_ALLOW_EXEC": str(root.path)})
     assert await client.result(job.id, timeout="60s") == {"exit_code": 0, "output": "again\n"}
+
+
+@pytest.mark.parametrize("family", ["child", "deaf", "own session", "orphan of its own session"])
+async def test_not_even_where_a_process_that_a_handler_forked_lives_on(
+    client: awa.App, awa_processes: Processes, tmp_path: Path, family: str
+) -> None:
+    root = Root.within(tmp_path)
+    worker = awa_processes.start("worker", "tests.chaos.forking:app", "-q", "default", "--allow-exec", str(root.path))
+    await client.enqueue("cmd_exec", root.args(root.script("family", FAMILIES[family])))
+    await eventually("it runs", root.note("runs"))
+    forking = await client.enqueue("fork")
+    forked: int = await client.result(forking.id, timeout="30s")
+    try:
+        worker.send(signal.SIGKILL)
+        worker.wait()
+        await eventually("nothing of it is left", lambda: root.processes() == [])
+        os.kill(forked, 0)  # it lives, and has held the pipe all the time
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        for process in root.processes():
+            process.kill()
 
 
 async def test_a_second_signal_ends_it_and_gives_it_back(

@@ -40,6 +40,14 @@ async def priorities(session: Session, *jobs: int) -> list[int]:
 KEYED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "ordered": False}
 
 
+async def test_jobs_of_an_ordered_key_stay_in_their_line(session: Session) -> None:
+    """One before them may wait for its next attempt, and comes back to where it was."""
+    await ready(session, priority=1)
+    (behind,) = await ready(session, priority=2, waited_s=61, **KEYED | {"ordered": True})
+    assert await age(session) == 0
+    assert await priorities(session, behind) == [2]
+
+
 @pytest.mark.parametrize("line", [{}, KEYED], ids=["without a key", "with a key"])
 class TestTheMove:
     async def test_who_has_waited_moves_up_one(self, session: Session, line: dict[str, Any]) -> None:

@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import multiprocessing
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,11 @@ import uvloop
 
 from awa_py import App, ConfigError, Job, State, Throttled
 from awa_py.builtin import add_builtin, keeper
+from awa_py.builtin.commands import Commands
 from awa_py.builtin.echo import noop_echo
 from awa_py.maintenance.unserved import Unserved
 from awa_py.metrics import Metrics
+from awa_py.outcome import Fail
 from awa_py.store.session import Session
 from tests.programs import FAMILIES, MARK, Root
 from tests.support import ago, drain, eventually, insert, look, run_one, seconds, working
@@ -35,6 +42,34 @@ def root(tmp_path: Path) -> Iterator[Root]:
 def app(app: App, root: Root) -> App:
     add_builtin(app.registry, exec_root=root.path, max_result_bytes=app.settings.max_args_bytes)
     return app
+
+
+DECIDES_WHICH_CODE_RUNS = (
+    *(
+        "LD_PRELOAD",
+        "DYLD_INSERT_LIBRARIES",
+        "GCONV_PATH",
+        "_JAVA_OPTIONS",
+        "PATH",
+        "CLASSPATH",
+        "LUA_PATH",
+        "AWKLIBPATH",
+    ),
+    *("ENV", "BASH_ENV", "SHELLOPTS", "IFS", "PS4", "PROMPT_COMMAND", "SHELL", "ZDOTDIR", "TERMINFO", "TERMINFO_DIRS"),
+    *("PYTHONSTARTUP", "PERL5OPT", "RUBYOPT", "NODE_OPTIONS", "npm_config_script_shell", "LUA_INIT", "LUA_INIT_5_4"),
+    *("PHPRC", "PHP_INI_SCAN_DIR", "R_PROFILE", "JAVA_TOOL_OPTIONS", "MAVEN_OPTS", "DOTNET_STARTUP_HOOKS", "ERL_FLAGS"),
+    *("HOME", "CURL_HOME", "GNUPGHOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "WGETRC", "INPUTRC", "PSQLRC", "EXINIT"),
+    *("TAR_OPTIONS", "GREP_OPTIONS", "XZ_OPT", "XZ_DEFAULTS", "ZIPOPT", "TF_CLI_ARGS", "TAPE"),
+    *("MAKEFLAGS", "MAKEFILES", "CFLAGS", "CC", "GOFLAGS", "RUSTC_WRAPPER", "CARGO_HOME"),
+    *("RSYNC_RSH", "CVS_RSH", "GIT_SSH", "GIT_SSH_COMMAND", "SVN_SSH", "SSH_ASKPASS", "SUDO_ASKPASS"),
+    *("RESTIC_PASSWORD_COMMAND", "EDITOR", "VISUAL", "PAGER", "MANPAGER", "BROWSER", "LESS", "LESSOPEN", "LESSCLOSE"),
+    *("OPENSSL_CONF", "OPENSSL_MODULES", "SSL_CERT_FILE", "KRB5_CONFIG", "KUBECONFIG", "AWS_CONFIG_FILE"),
+    *("LIBMYSQL_PLUGINS", "LIBMYSQL_PLUGIN_DIR", "RIPGREP_CONFIG_PATH", "AWA_APP", "AWA_PG_BIN"),
+)
+HARMLESS = (
+    *("LANG", "LC_ALL", "TZ", "TERM", "DEBUG", "VERBOSE", "SRC", "TARGET", "DATA_SRC", "BACKUP_PATH", "OUTPUT_DIR"),
+    *("PGHOST", "PGPASSWORD", "DATABASE_URL", "AWS_REGION", "S3_BUCKET", "API_TOKEN", "https_proxy", "HTTP_PROXY"),
+)
 
 
 async def execute(app: App, args: dict[str, Any], **options: Any) -> Job:
@@ -276,6 +311,27 @@ class TestRoot:  # F21: no way out
         assert job.state is State.FAILED
         assert says in error(job)
 
+    @pytest.mark.parametrize("name", DECIDES_WHICH_CODE_RUNS)
+    async def test_names_that_decide_which_code_runs_are_refused(self, root: Root, name: str) -> None:
+        commands = Commands(root.path, max_result_bytes=1000)
+        with pytest.raises(Fail, match=f"env: {name} may not be set"):
+            await commands.cmd_exec(**root.args(root.script("run", "touch ran"), env={name: "x"}))
+        assert not root.note("ran")()
+
+    async def test_other_names_reach_the_program(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("look", "env"), env=dict.fromkeys(HARMLESS, "as told")))
+        assert job.state is State.COMPLETED, job.errors
+        seen = job.result["output"].splitlines()
+        assert [name for name in HARMLESS if f"{name}=as told" not in seen] == []
+
+    async def test_tar_is_told_no_options(self, app: App, root: Root) -> None:
+        tar = root.script("backup", "tar -cf /dev/null backup")
+        options = "--checkpoint=1 --checkpoint-action=exec='touch pwned'"
+        job = await execute(app, root.args(tar, env={"TAR_OPTIONS": options}), max_attempts=5)
+        assert job.state is State.FAILED
+        assert (await execute(app, root.args(tar))).state is State.COMPLETED
+        assert not root.note("pwned")()
+
 
 @pytest.fixture(params=FAMILIES.values(), ids=[*FAMILIES])
 def family(request: pytest.FixtureRequest, root: Root) -> str:
@@ -297,6 +353,20 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
             assert await app.cancel(job.id)
             await eventually(lambda: is_state(app, job.id, State.CANCELLED))
             assert root.processes() == []
+
+    @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+    @pytest.mark.parametrize("how", ["timeout", "cancel"])
+    async def test_though_a_forked_process_holds_the_pipe(self, app: App, root: Root, family: str, how: str) -> None:
+        async with app, working(app):
+            limit_s = 3 if how == "timeout" else 600
+            job = await app.enqueue("cmd_exec", root.args(family, timeout_s=limit_s), max_attempts=1)
+            await eventually(root.note("runs"))
+            with forked():
+                if how == "cancel":
+                    assert await app.cancel(job.id)
+                ended = State.FAILED if how == "timeout" else State.CANCELLED
+                await eventually(lambda: is_state(app, job.id, ended))
+                assert root.processes() == []
 
     async def test_after_a_normal_end(self, app: App, root: Root) -> None:
         script = root.script("leave", "sleep 3600 & setsid sleep 3600 & (setsid sleep 3600 &) ; echo bye")
@@ -354,6 +424,19 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
             assert error(await app.get(job.id)) == "the command's keeper was ended: no output"
             await eventually(lambda: root.processes() == [])
 
+    def test_a_worker_that_changes_its_mind_early_starts_nothing(self, root: Root) -> None:
+        with keeping(root, worker=os.getpid(), then=keeper.STOP) as process:
+            assert process.wait(30) == 0
+        assert not root.note("ran")()
+
+    @pytest.mark.parametrize("said", ["all", "half", "nothing"])
+    def test_a_worker_that_is_gone_early_starts_nothing(self, root: Root, said: str) -> None:
+        with keeping(
+            root, worker=os.getppid(), said=said
+        ) as process:  # the pipe stays open, as a forked process has it
+            assert process.wait(30) == 0
+        assert not root.note("ran")()
+
     async def test_many_at_once(self, app: App, root: Root) -> None:
         script = root.script("quick", "echo $1")
         async with app:
@@ -361,6 +444,37 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
             await drain(app)
             assert [(await app.get(job.id)).result["output"] for job in jobs] == [f"{n}\n" for n in range(30)]
         assert root.processes() == []
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """A process that has all that this one has open, as a handler makes one with multiprocessing."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+    process.start()
+    try:
+        yield
+        assert process.is_alive()
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def keeping(root: Root, *, worker: int, said: str = "all", then: bytes = b"") -> "Iterator[subprocess.Popen[bytes]]":
+    """A keeper that has been told so much, and whose standard input stays open."""
+    argv = [root.script("run", "touch ran; exec sleep 3600")]
+    env = {MARK: root.mark}
+    orders = json.dumps({"root": str(root.path), "argv": argv, "env": env, "cwd": None, "stdin": None}).encode() + b"\n"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__, str(worker)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write({"all": orders, "half": orders[:20], "nothing": b""}[said] + then)
+        process.stdin.flush()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 async def is_state(app: App, job_id: int, state: State) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from awa_py import App, ConfigError, State
@@ -336,6 +337,37 @@ class TestInBetween:
         batches = [batch async for batch in bulk.carry_out(session, operation, failed, as_of=preview.as_of)]
         assert batches == [bulk.Batch(found=1, changed=0)]
         assert (await look(session, job_id)).state is State.AVAILABLE
+
+    async def test_those_whose_unique_key_another_holds_are_left_alone_and_not_asked_for_again(
+        self, session: Session
+    ) -> None:
+        await session.connection.execute("SELECT awa.enqueue('work', unique_key => 'k')")
+        held = await insert_dead(session, 2, unique_key="k")
+        (free,) = await insert_dead(session)
+        turns: list[list[int]] = []
+
+        async def counted(session: Session, ids: Any, seen: Seen) -> set[int]:
+            turns.append(list(ids))
+            return await jobs.retry_jobs(session, ids, seen)
+
+        preview = await bulk.preview(session, retry(), ANY)
+        batches = bulk.carry_out(session, replace(retry(), change=counted), ANY, as_of=preview.as_of)
+        assert [batch async for batch in batches] == [bulk.Batch(found=3, changed=1)]
+        assert turns == [[*held, free], held]  # once more: they could have changed by themselves
+        assert await states(session) == {"available": 2, "failed": 2}
+
+    async def test_after_a_deadlock_nothing_was_done_and_all_is_tried_again(self, session: Session) -> None:
+        await insert_dead(session, 2)
+        turns: list[list[int]] = []
+
+        async def deadlocked(session: Session, ids: Any, seen: Seen) -> set[int]:
+            turns.append(list(ids))
+            if len(turns) == 1:
+                raise asyncpg.DeadlockDetectedError("deadlock detected")
+            return await jobs.delete_jobs(session, ids, seen)
+
+        assert await do(session, replace(DELETE, change=deadlocked)) == 2
+        assert len(turns) == 2
 
 
 class TestBesideWorkers:

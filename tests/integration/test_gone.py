@@ -111,6 +111,17 @@ class TestNotGone:
         await age(session, worker.id, 60)
         await self.left_alone(session)
 
+    async def test_who_has_another_session(self, holder: Session, session: Session, database: Database) -> None:
+        """That of its claims, while the heartbeat cannot connect again."""
+        worker = info()
+        async with another_session(database) as claims:
+            await hold_place(claims, worker.id)
+            await beat_worker(holder, worker, locked_on=await hold_place(holder, worker.id))
+            await insert_running(session, 3, worker_id=worker.id)
+            await holder.connection.close()
+            await age(session, worker.id, 60)
+            await self.left_alone(session)
+
     async def test_who_was_heard_of_lately(self, holder: Session, session: Session) -> None:
         worker = await killed(holder, session)
         await age(session, worker.id, 8)

@@ -20,11 +20,31 @@ from tests.support import (
     with_settings,
     working,
 )
+from tests.wire import counted
 
 pytestmark = pytest.mark.integration
 
 
 class TestConnections:
+    async def test_a_server_that_falls_silent_is_left_for_one_that_answers(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No connection ends: somebody in between, who has lost the server, goes on taking what is sent."""
+        monkeypatch.setattr("awa_py.db.ANSWER_S", 2.0)
+        async with counted(database_url) as (url, wire):
+            app = with_settings(url, replace(QUICK, heartbeat_interval=seconds(1), heartbeat_staleness=seconds(6)))
+
+            @app.job
+            async def work() -> None: ...
+
+            outside = App(database_url)
+            async with outside, app, working(app):
+                job = await outside.enqueue("work")
+                await outside.result(job.id, timeout="20s")
+                wire.swallow()
+                job = await outside.enqueue("work")
+                await outside.result(job.id, timeout="60s")
+
     async def test_a_new_job_wakes_an_idle_worker(self, database_url: str) -> None:  # F13
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
 

@@ -9,9 +9,22 @@ import pytest
 
 import awa_py as awa
 from awa_py import App
+from awa_py.store.claim import claim_limited_jobs
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from tests.support import count, eventually, insert, insert_queue, insert_running, nothing_runs, seconds, working
+from awa_py.worker.fetcher import INTEREST_S
+from tests.support import (
+    count,
+    drain,
+    eventually,
+    insert,
+    insert_queue,
+    insert_running,
+    nothing_runs,
+    seconds,
+    states,
+    working,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -124,6 +137,77 @@ async def test_a_blocked_key_does_not_stop_the_others(app: App, session: Session
     small = await insert_keyed(session, "small", 20)
     async with app, working(app):
         await eventually(lambda: sorted(crowd.order) == small)
+
+
+async def test_a_free_key_is_found_soon_behind_thousands_that_wait_for_a_retry(app: App, session: Session) -> None:
+    crowd = Crowd(app)
+    for table, columns, values in (
+        ("scheduled", "state, run_at, lease, attempt,", "'retryable', now() + interval '1 hour', 1, 1,"),
+        ("ready", "", ""),
+    ):
+        await session.connection.execute(
+            f"INSERT INTO awa.{table} ({columns} kind, concurrency_key, concurrency_limit, ordered) "
+            f"SELECT {values} 'work', 'k' || n, 1, true FROM generate_series(1, 6000) AS n"
+        )
+    async with app, working(app):
+        free = await insert_keyed(session, "z", 1)
+        await eventually(lambda: crowd.order == free, 10)
+
+
+async def test_a_drain_does_not_wait_for_the_retry_of_another(app: App, session: Session) -> None:
+    @app.job
+    async def work() -> None:
+        raise awa.Retry("later", after=3600)
+
+    await insert(session, "ready", 2, concurrency_key="k", concurrency_limit=1, ordered=True)
+    async with app:
+        await drain(app)
+    assert await states(session) == {"retryable": 1, "available": 1}
+
+
+async def test_a_job_runs_though_the_queues_part_is_with_a_worker_that_does_not_know_it(
+    database_url: str, session: Session
+) -> None:
+    apps = [App(database_url), App(database_url)]
+    done: list[str] = []
+    for each, kind in zip(apps, ("alpha", "beta"), strict=True):
+
+        @each.job(kind=kind)
+        async def work(ctx: awa.Context) -> None:
+            done.append(ctx.job.kind)
+
+    await insert_queue(session, "default", max_workers=1)
+    async with AsyncExitStack() as workers:
+        for each in apps:
+            await workers.enter_async_context(each)
+            await workers.enter_async_context(working(each, maintenance=True))
+        split = "SELECT array_agg(slots ORDER BY slots) = '{0,1}' FROM awa.slots"
+        await eventually(lambda: session.connection.fetchval(split))
+        for kind in ("alpha", "beta"):
+            await insert(session, "ready", 2, kind=kind)
+        await eventually(lambda: sorted(done) == ["alpha", "alpha", "beta", "beta"])
+
+
+async def test_an_empty_queue_with_a_rate_is_left_in_peace(
+    app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = 0
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        nonlocal claims
+        claims += 1
+        return await claim_limited_jobs(*args, **options)
+
+    monkeypatch.setattr("awa_py.store.claim.claim_limited_jobs", counted)
+    crowd = Crowd(app)
+    await insert_queue(session, "default", rate_jobs=1_000, rate_period=seconds(1))
+    async with app, working(app):
+        await insert(session, "ready", 1)
+        await eventually(lambda: crowd.order)
+        await asyncio.sleep(INTEREST_S + 0.5)
+        before = claims
+        await asyncio.sleep(2)  # that little happens has no event to wait for
+        assert claims - before < 10
 
 
 async def test_a_rate_is_kept_and_used(app: App, session: Session) -> None:

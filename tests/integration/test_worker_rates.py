@@ -3,15 +3,17 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 import awa_py as awa
 from awa_py import App, BatchJob, Context, State
+from awa_py.loops import cancel
 from awa_py.store.rates import delete_rate_limit, drain_rate_limit
 from awa_py.store.session import Session
 from tests.integration.test_rates import HOUR, bucket, limit, take
@@ -27,7 +29,7 @@ from tests.support import (
     with_settings,
     working,
 )
-from tests.wire import counted
+from tests.wire import Wire, counted
 
 pytestmark = pytest.mark.integration
 
@@ -173,6 +175,34 @@ class TestHandlers:
             await drain(app)
         assert await count(session.connection, "SELECT count(*) FROM awa.completed") == 30
         assert (await bucket(session))["tokens"] < 100
+
+    async def test_who_waits_without_max_wait_is_served_however_many_come_after_it(
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They take all that comes within their max_wait, ten times as many as tokens come."""
+        for name, value in {"LONGEST_S": 2.0, "AHEAD_S": 0.3, "SOONEST_S": 0.1}.items():
+            monkeypatch.setattr(f"awa_py.limiter.{name}", value)
+        await limit(session, "20/s", 1)
+        await take(session, callers=40)
+        refused = 0
+
+        async def come_again_and_again() -> None:
+            nonlocal refused
+            while True:
+                try:
+                    await app.rate_limit("gh", max_wait="2s")
+                except awa.RateLimited:
+                    refused += 1
+                    await asyncio.sleep(0.25)
+
+        async with app:
+            others = [asyncio.create_task(come_again_and_again()) for _ in range(100)]
+            try:
+                await eventually(lambda: refused > 100)
+                async with asyncio.timeout(6):
+                    await asyncio.gather(*(app.rate_limit("gh") for _ in range(10)))
+            finally:
+                await cancel(*others)
 
     async def test_the_app_has_to_be_open(self, app: App) -> None:
         with pytest.raises(awa.AwaError, match="not open"):
@@ -361,3 +391,70 @@ class TestConnection:
         assert cut > 1
         failed = await count(session.connection, "SELECT count(*) FROM awa.completed WHERE attempt > 1")
         assert failed == 0
+
+    @pytest.mark.parametrize("max_wait", [None, "1h"])
+    async def test_the_app_waits_for_a_database_that_is_away(
+        self, database_url: str, session: Session, caplog: pytest.LogCaptureFixture, max_wait: str | None
+    ) -> None:
+        await limit(session, "1000/s")
+        async with door(database_url) as (url, open_door, close_door), with_settings(url, QUICK) as app:
+            await app.rate_limit("gh")
+            await close_door()
+            asking = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
+            await eventually(lambda: "cannot reach the database, asking again" in caplog.text)
+            await asyncio.wait({asking}, timeout=0.5)
+            assert not asking.done()
+            await open_door()
+            async with asyncio.timeout(PATIENCE_S):
+                await asking
+
+    @pytest.mark.parametrize("max_wait", [None, "1h"])
+    async def test_an_app_that_closes_waits_for_no_database(
+        self,
+        database_url: str,
+        session: Session,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        max_wait: str | None,
+    ) -> None:
+        monkeypatch.setattr("awa_py.client.RECONNECT_DELAYS_S", (600,))
+        await limit(session, "1000/s")
+        async with door(database_url) as (url, _, close_door):
+            async with with_settings(url, QUICK) as app:
+                await app.rate_limit("gh")
+                await close_door()
+                asking = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
+                await eventually(lambda: "cannot reach the database, asking again" in caplog.text)
+            _, waiting = await asyncio.wait({asking}, timeout=5)
+            assert not waiting
+            if max_wait is None:  # it stood in line
+                assert asking.cancelled()
+            else:
+                assert isinstance(asking.exception(), awa.AwaError)
+
+
+@asynccontextmanager
+async def door(
+    database_url: str,
+) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]]:
+    """An open door to the database; how to open it again, and how to close it: then nobody is there."""
+    parts = urlsplit(database_url)
+    wire = Wire(parts.hostname or "127.0.0.1", parts.port or 5432)
+    account, at, _ = parts.netloc.rpartition("@")
+    servers = [await asyncio.start_server(wire.connect, "127.0.0.1", 0)]
+    port = servers[0].sockets[0].getsockname()[1]
+
+    async def open_again() -> None:
+        servers.append(await asyncio.start_server(wire.connect, "127.0.0.1", port))
+
+    async def close() -> None:
+        server = servers.pop()
+        server.close()
+        await wire.hang_up()
+        await server.wait_closed()
+
+    try:
+        yield urlunsplit(parts._replace(netloc=f"{account}{at}127.0.0.1:{port}")), open_again, close
+    finally:
+        if servers:
+            await close()

@@ -115,9 +115,42 @@ async def test_so_many_that_they_take_long_are_asked_for_with_more_patience() ->
 
     clerk = Clerk(slow)
     await Limiter(clerk).take("gh", 31)
-    assert [patience_s for *_, patience_s in clerk.asked] == [AHEAD_S, LONGEST_S]
+    assert [patience_s for *_, patience_s in clerk.asked] == [AHEAD_S, 30 + LONGEST_S + AHEAD_S]
     with pytest.raises(ConfigError, match="31 tokens at once take 30s even where the bucket is full"):
         await Limiter(clerk).take("gh", 31, seconds(5))
+
+
+async def test_a_line_reaches_further_than_those_who_take_all_that_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers with a max_wait, of whom there are always enough."""
+    monkeypatch.setattr("awa_py.limiter.SOONEST_S", 0.01)
+    for max_wait_s in (AHEAD_S + 0.02, LONGEST_S):
+
+        def taken_by_others(callers: int, patience_s: float, next_s: float = max_wait_s + 0.001) -> Taken:
+            return Taken(waits_s=[0.0] * callers if patience_s >= next_s else [], next_s=next_s, fastest_s=0)
+
+        clerk = Clerk(taken_by_others)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(Limiter(clerk).take("gh") for _ in range(3)))
+        assert clerk.asked[0][-1] == AHEAD_S
+
+
+async def test_a_line_that_is_served_in_part_reaches_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("awa_py.limiter.SOONEST_S", 0.01)
+    clerk = Clerk(lambda *_: Taken(waits_s=[0.0], next_s=AHEAD_S + 0.01, fastest_s=0))
+    limiter = Limiter(clerk)
+    await asyncio.gather(*(limiter.take("gh") for _ in range(5)))
+    assert [patience_s for *_, patience_s in clerk.asked] == [AHEAD_S] * 5
+
+
+async def test_a_close_ends_those_who_have_just_come() -> None:
+    """Before anybody could ask for them."""
+    limiter = Limiter(Clerk(refused))
+    caller = asyncio.create_task(limiter.take("gh"))
+    await asyncio.sleep(0)
+    await limiter.close()
+    _, waiting = await asyncio.wait({caller}, timeout=5)
+    assert not waiting
+    assert caller.cancelled()
 
 
 @pytest.mark.parametrize(("next_s", "max_wait_s", "again_s"), [(0.5, 0, 1), (30, 5, 25), (4000, 5, 60), (100, 90, 40)])

@@ -32,13 +32,14 @@ old AS MATERIALIZED (
     SELECT head.ctid
     FROM aging JOIN unnest('{2,3,4}'::smallint[]) AS level(priority) ON level.priority > aging.first_level
     CROSS JOIN LATERAL (
-        (SELECT ctid, entered_at FROM awa.ready
+        (SELECT ctid, entered_at, ordered FROM awa.ready
          WHERE concurrency_key IS NULL AND queue = aging.queue AND priority = level.priority ORDER BY pos LIMIT $4)
         UNION ALL
-        (SELECT ctid, entered_at FROM awa.ready
+        (SELECT ctid, entered_at, ordered FROM awa.ready
          WHERE concurrency_key IS NOT NULL AND queue = aging.queue AND priority = level.priority ORDER BY pos LIMIT $4)
     ) AS head
     WHERE head.entered_at < now() - aging.age
+      AND ordered IS NOT TRUE  -- it would overtake one of its key that waits for its next attempt
 ),
 moved AS (
     UPDATE awa.ready

@@ -7,7 +7,10 @@ WHERE (EXISTS (SELECT FROM awa.ready
                  AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now()))
        OR EXISTS (SELECT FROM awa.ready
                   WHERE queue = wanted.queue AND concurrency_key IS NOT NULL
-                    AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now())))
+                    AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now())
+                    AND NOT (ordered AND EXISTS (SELECT FROM awa.scheduled s  -- it waits for the next attempt of that one
+                                                 WHERE s.concurrency_key = ready.concurrency_key AND s.ordered
+                                                   AND s.id < ready.id AND s.lease > 0))))
   AND NOT EXISTS (SELECT FROM awa.queues
                   WHERE name = wanted.queue
                     AND ((paused AND paused_until > now() IS NOT FALSE) OR throttled_until > now()))

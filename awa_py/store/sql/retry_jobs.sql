@@ -1,15 +1,31 @@
 -- failed, cancelled, completed → available, counters fresh; scheduled and retryable → available now, counters kept.
 -- An absolute deadline is lifted where it has passed: the operator knows better.
+-- An ended job takes its unique key again; where another holds it, it is left alone. Of several with the same key one is
+-- retried: that which holds it still, else the oldest.
 -- $1 ids · $2 states · $3 leases that they must have (both NULL: any) · $4 whether to note what their rows forget with it
 WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(job_id, in_state, with_lease)),
+-- Looked at with the first job that has a key, else never. Keys are taken in their order, as an enqueue takes them: two
+-- callers cannot deadlock. A job that has ended keeps no other from its key: whoever comes last has it.
+keyed AS MATERIALIZED (
+    SELECT id, unique_key, awa.hold_unique_key_again(unique_key, id) AS holder
+    FROM (SELECT id, unique_key
+          FROM (SELECT id, unique_key, state, lease FROM awa.dead
+                UNION ALL SELECT id, unique_key, 'completed', lease FROM awa.completed) AS finished
+          JOIN wanted ON id = job_id
+          WHERE unique_key IS NOT NULL AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
+          ORDER BY unique_key, id DESC OFFSET 0) AS sorted
+),
+holding AS MATERIALIZED (SELECT min(id) AS holder FROM keyed WHERE holder = id GROUP BY unique_key),
 ended AS (
     DELETE FROM awa.dead USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
+      AND (unique_key IS NULL OR id IN (SELECT holder FROM holding))
     RETURNING {carried}, errors, lease, attempt, state, attempted_at, finalized_at, worker_id
 ),
 done AS (
     DELETE FROM awa.completed USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = 'completed' AND lease = with_lease))
+      AND (unique_key IS NULL OR id IN (SELECT holder FROM holding))
     RETURNING {carried}, errors, lease, attempt, 'completed' AS state, attempted_at, finalized_at, worker_id
 ),
 over AS (SELECT * FROM ended UNION ALL SELECT * FROM done),
