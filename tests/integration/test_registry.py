@@ -175,15 +175,23 @@ class TestTheList:
 
 
 class TestTheLock:
-    async def test_it_is_held_by_one_session_and_gone_with_it(self, session: Session, database: Database) -> None:
+    async def test_a_workers_sessions_share_it_and_it_is_gone_with_the_last(
+        self, session: Session, database: Database
+    ) -> None:
         worker_id = new_owner()
+        holders = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = hashtext($1::text)::oid"
+
+        async def held_by(sessions: int) -> bool:
+            return await count(session.connection, holders, str(worker_id)) == sessions
+
         async with another_session(database) as first, another_session(database) as second:
             began = await hold_place(first, worker_id)
             assert began == await session.connection.fetchval("SELECT pg_postmaster_start_time()")
-            assert await hold_place(second, worker_id) is None
-            assert await hold_place(second, new_owner()) == began
+            assert await hold_place(second, worker_id) == began
+            assert await held_by(2)
             await first.connection.close()
-            await eventually(lambda: hold_place(second, worker_id))
+            await eventually(lambda: held_by(1))
+        await eventually(lambda: held_by(0))
 
     async def test_a_worker_takes_it_anew_when_its_session_was_ended(self, app: App, session: Session) -> None:
         held = (
@@ -193,8 +201,12 @@ class TestTheLock:
         ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'awa heartbeat' "
         mine = "AND datname = current_database()"
         async with app, working(app) as worker:
+
+            async def held_twice() -> bool:  # by its claims, too
+                return await count(session.connection, held) == 2
+
             for _ in range(2):
-                await eventually(lambda: count(session.connection, held))
+                await eventually(held_twice)
                 await age(session, worker.id, 60)
                 await session.connection.execute(ended + mine)
                 await eventually(partial(is_alive, session, worker))
