@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -16,6 +16,7 @@ RESCUES = ("heartbeat stale: worker presumed dead", "worker gone: its session en
 # What one statement does has one time: an attempt that is taken over ends and begins at the same moment.
 AT_ONCE = {"enqueued": 0, "due": 2, "started": 3, "completed": 4, "failed": 4, "cancelled": 4}  # the others: 1
 ENDS_WITH_ERROR = ("retried", "failed", "cancelled")
+MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,28 +84,34 @@ def _beside_the_row(job: Job, noted: Sequence[Noted], errors: list[_Error]) -> I
     for each in noted:
         if each.lease != known:
             by_lease[each.lease].append(each)
-    floor = job.created_at  # a worker's time may be a little off: no attempt began before the one before it had ended
+    floor = job.created_at  # a worker's time may be a little off: no attempt began before the one before it had ended, …
     for _, of_lease in sorted(by_lease.items()):
-        for event in _attempt(of_lease, errors):
-            floor = max(floor, event.at)
+        for n, event in enumerate(_attempt(of_lease, errors)):
+            floor = max(floor if n == 0 else floor + MOMENT, event.at)  # … and none ended before it began
             yield replace(event, at=floor)
 
 
 def _attempt(noted: Sequence[Noted], errors: list[_Error]) -> Iterator[Event]:
-    """Its start, and what became of it."""
-    begun = next((each for each in noted if each.began_at is not None), None)
-    if begun is not None and begun.began_at is not None:
-        yield Event(at=begun.began_at, event="started", attempt=begun.attempt, worker_id=begun.worker_id)
+    """Its start, and what became of it. An error's time is the database's own, and sets the worker's right."""
     once = {each.event: each for each in noted if each.event != "started"}
+    began_at = next((each.began_at for each in noted if each.began_at is not None), None)
+    ends = []
     for each in sorted(once.values(), key=attrgetter("at")):
         error = _nearest(errors, each) if each.event in ENDS_WITH_ERROR else None
-        yield Event(
-            at=each.at if error is None else error.at,
-            event=each.event,
-            attempt=each.attempt or None,
-            worker_id=each.worker_id,
-            detail=each.detail if error is None else error.text,
+        if error is not None and each.began_at is not None:
+            began_at = each.began_at - (each.at - error.at)
+        ends.append(
+            Event(
+                at=each.at if error is None else error.at,
+                event=each.event,
+                attempt=each.attempt or None,
+                worker_id=each.worker_id,
+                detail=each.detail if error is None else error.text,
+            )
         )
+    if began_at is not None:
+        yield Event(at=began_at, event="started", attempt=noted[0].attempt, worker_id=noted[0].worker_id)
+    yield from ends
 
 
 def _nearest(errors: list[_Error], noted: Noted) -> _Error | None:

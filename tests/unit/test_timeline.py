@@ -103,7 +103,7 @@ class TestWithWhatWasNoted:
             JOB, state=State.RUNNING, attempt=2, lease=2, attempted_at=after(9), run_at=after(8), errors=[error(3, 1)]
         )
         # The worker's time is a little off: that of the error is the database's own.
-        events = history(job, [noted("retried", 3.02, lease=1, attempt=1, began_s=1)])
+        events = history(job, [noted("retried", 3.02, lease=1, attempt=1, began_s=1.02)])
         assert told(events) == [
             (0, "enqueued", None),
             (1, "started", 1),
@@ -138,6 +138,33 @@ class TestWithWhatWasNoted:
             (3, "started", 2),
             (5, "retried", 2),
         ]
+
+    def test_an_attempt_begins_before_it_ends_however_late_it_was_noted(self) -> None:
+        """Of the database's times and the worker's, which come late where that was slow to write them."""
+        job = replace(JOB, attempt=2, lease=2, errors=[error(3, 1), error(3.01, 2)])
+        late = [
+            noted("retried", 3.5, lease=1, attempt=1, began_s=1.5),
+            noted("retried", 3.51, lease=2, attempt=2, began_s=3.501),
+        ]
+        expected = [
+            (0, "enqueued", None),
+            (1, "started", 1),
+            (3, "retried", 1),
+            (3.001, "started", 2),
+            (3.01, "retried", 2),
+        ]
+        assert told(history(job, late)) == expected
+
+    def test_and_where_it_is_not_known_when_either_was(self) -> None:
+        job = replace(JOB, attempt=1, lease=2, errors=[error(3, 1)])
+        events = history(
+            job,
+            [
+                noted("retried", 3, lease=1, attempt=1, began_s=1),
+                noted("snoozed", 2.9, lease=2, attempt=2, began_s=2.8),
+            ],
+        )
+        assert [(event.event, event.attempt) for event in events[-2:]] == [("started", 2), ("snoozed", 2)]
 
     def test_of_the_last_attempt_the_row_knows_better(self) -> None:
         job = replace(
