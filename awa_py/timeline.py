@@ -84,7 +84,8 @@ def _beside_the_row(job: Job, noted: Sequence[Noted], errors: list[_Error]) -> I
     for each in noted:
         if each.lease != known:
             by_lease[each.lease].append(each)
-    floor = job.created_at  # a worker's time may be a little off: no attempt began before the one before it had ended, …
+    # A worker's time may be a little off: no attempt began before the one before it had ended, …
+    floor = job.created_at
     for _, of_lease in sorted(by_lease.items()):
         for n, event in enumerate(_attempt(of_lease, errors)):
             floor = max(floor if n == 0 else floor + MOMENT, event.at)  # … and none ended before it began

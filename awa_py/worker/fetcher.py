@@ -251,21 +251,23 @@ class Fetcher:
             self._gave_at[queue] = time.monotonic()
         if len(rows) == limit:
             self._promising.add(queue)
-        elif (searches_at := self._taker.searches_at(queue)) is not None:
-            self._go_on_searching(queue, searches_at)
+        elif self._taker.is_amid_search(queue):
+            self._go_on_searching(queue)
         elif self._taker.is_careful(queue, time.monotonic()):
             self._came_short(queue, freed=self._frees > frees)
         return len(rows)
 
-    def _go_on_searching(self, queue: str, searches_at: float) -> None:
+    def _go_on_searching(self, queue: str) -> None:
         """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
         self._promising.add(queue)
         soon = time.monotonic() + (SHORT_S if len(self._flights) else 0.0)
-        self._look_again_at[queue] = max(searches_at, soon)
+        self._look_again_at[queue] = max(soon, self._taker.searches_at(queue) or 0.0)
 
     def _came_short(self, queue: str, *, freed: bool) -> None:
-        """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile."""
+        """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile. Where it is worth
+        searching for jobs with room, that comes next."""
         now = time.monotonic()
+        searches_at = self._taker.searches_at(queue)
         rate = self._taker.told(queue).rate
         if rate and now < self._gave_at[queue] + INTEREST_S:
             shortest_s, longest_s = RATED_PAUSES_S
@@ -274,6 +276,8 @@ class Fetcher:
             self._look_again_at[queue] = now + SHORT_S
         else:
             self._short[queue] = now + SHORT_S
+            if searches_at is not None:
+                self._look_again_at[queue] = max(now + SHORT_S, searches_at)
 
     def _promise_what_is_due(self) -> None:
         now = time.monotonic()

@@ -15,6 +15,7 @@ WARY_S = 2.0  # a queue that was found to have limits or keys is claimed with ca
 FEW_KEYS = 200  # a search looks at so many at least
 SEARCH_S = 0.02  # there is as much time between two searches as the last one took; where that was longer than this, …
 SEARCH_SHARE = 20  # … so many times more
+VAIN_SEARCHES = 5  # after a search of all keys in vain it doubles, so often at the most
 NO_ORDERS = QueueOrders()
 
 
@@ -26,6 +27,7 @@ class Progress:
     after_key: str = ""
     wary_until: float = 0.0
     search_at: float = 0.0
+    vain: int = 0  # how often in a row all keys were searched in vain
 
 
 class Taker:
@@ -60,10 +62,14 @@ class Taker:
         """Whether its claims have to keep within limits."""
         return self.told(queue).limited or now < self._progress[queue].wary_until
 
+    def is_amid_search(self, queue: str) -> bool:
+        """Whether the last search has not seen all keys."""
+        return bool(self._progress[queue].after_key)
+
     def searches_at(self, queue: str) -> float | None:
-        """When the next search may begin, where the last one has not seen all keys."""
+        """When the next search may begin, where one is wanted."""
         progress = self._progress[queue]
-        return progress.search_at if progress.after_key else None
+        return progress.search_at if progress.after_key or progress.search else None
 
     async def take(
         self, session: Session, queue: str, cursor: Cursor, limit: int, now: float
@@ -94,7 +100,8 @@ class Taker:
     ) -> tuple[list[Record], bool]:
         progress = self._progress[queue]
         searches = (full or progress.search) and now >= progress.search_at
-        rows, progress.search = await claim.claim_limited_jobs(
+        found = await self._search(session, queue, above, limit) if searches else []
+        rows, noted = await claim.claim_limited_jobs(
             session,
             queue=queue,
             above=above,
@@ -103,8 +110,12 @@ class Taker:
             shown_kinds=self._shown_kinds,
             worker_id=self._worker_id,
             timed=self._timed,
-            found=await self._search(session, queue, above, limit) if searches else (),
+            found=found,
         )
+        if searches:
+            progress.search = noted and bool(found or progress.after_key)
+        else:
+            progress.search = noted or progress.search
         return rows, searches
 
     async def _search(self, session: Session, queue: str, above: Sequence[int], limit: int) -> list[int]:
@@ -120,5 +131,11 @@ class Taker:
         )
         ended = time.monotonic()
         took_s = ended - began
-        progress.search_at = ended + took_s + SEARCH_SHARE * max(0.0, took_s - SEARCH_S)
+        pause_s = took_s + SEARCH_SHARE * max(0.0, took_s - SEARCH_S)
+        if found:
+            progress.vain = 0
+        elif not progress.after_key:
+            progress.vain = min(progress.vain + 1, VAIN_SEARCHES)
+            pause_s *= 2**progress.vain
+        progress.search_at = ended + pause_s
         return found

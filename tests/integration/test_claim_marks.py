@@ -27,17 +27,20 @@ class Line:
         self._seen = 0
 
     async def take(self, limit: int, **options: Any) -> list[int]:
-        above = [max(0, self._seen - 1_000)] * len(PRIORITIES)
         usual: dict[str, Any] = {"queue": "default", "kinds": ["work"], "shown_kinds": [], "worker_id": OWNER}
-        rows, _ = await claim_limited_jobs(self.session, above=above, limit=limit, **usual | options)
+        rows, _ = await claim_limited_jobs(self.session, above=self._above, limit=limit, **usual | options)
         self._seen = max([self._seen, *(row["pos"] for row in rows)])
         return [row["id"] for row in rows]
 
     async def search(self) -> list[int]:
         found, _ = await find_overlooked_jobs(
-            self.session, queue="default", above=[0] * len(PRIORITIES), kinds=["work"], limit=200, after_key=""
+            self.session, queue="default", above=self._above, kinds=["work"], limit=200, after_key=""
         )
         return found
+
+    @property
+    def _above(self) -> list[int]:
+        return [max(0, self._seen - 1_000)] * len(PRIORITIES)
 
     async def pass_through(self, jobs: int, **columns: Any) -> None:
         """So many jobs come, run and end."""

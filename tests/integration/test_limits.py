@@ -253,6 +253,17 @@ class TestKeys:
         assert found == [free]
         assert 1 < looks <= 10
 
+    async def test_what_is_next_in_line_need_not_be_found(self, session: Session) -> None:
+        (below,) = await keyed(session, "below")
+        start = await session.connection.fetchval("SELECT max(pos) FROM awa.ready")
+        first = await keyed(session, "busy", 200, limit=2)
+        (beyond,) = await keyed(session, "beyond")
+        above = [start] * len(PRIORITIES)
+        assert sorted((await search(session, above=above))[0]) == [below, beyond]
+        assert (await search(session, above=above, limit=201))[0] == [below]
+        rows, _ = await take_rows(session, 5, above=above, found=[below, beyond])
+        assert sorted(row["id"] for row in rows) == [below, *first[:2], beyond]
+
     async def test_a_hundred_thousand_blocked_jobs_are_passed_by_with_one_look(self, session: Session) -> None:
         """By the pages that it reads, not by the clock."""
         await insert_running(session, concurrency_key="big", concurrency_limit=1, ordered=False)

@@ -1,5 +1,6 @@
 -- Finds jobs of a queue that a claim overlooks which begins where the last one ended: a few of each key that has room,
--- from key to key by the index, over whatever waits between; and those without a key that became visible late.
+-- from key to key by the index, over whatever waits between; and those without a key that became visible late. What is
+-- next in line, the claim sees by itself.
 -- $1 queue · $2 the position of each priority where such a claim begins · $3 the kinds that the caller can run
 -- $4 how many keys to look at, and how many jobs of either sort to find, at the most
 -- $5 the key after which to begin, '' for the first
@@ -30,15 +31,35 @@ with_room AS (
     HAVING max(most_of_key) > count(*) FILTER (WHERE runs)
 ),
 keyed AS (
-    SELECT head.id, busy + head.nth AS turn
+    SELECT head.id, head.priority, head.pos, busy + head.nth AS turn
     FROM with_room CROSS JOIN LATERAL (
-        SELECT id, row_number() OVER (ORDER BY priority, id) AS nth
+        SELECT id, priority, pos, row_number() OVER (ORDER BY priority, id) AS nth
         FROM awa.ready
         WHERE queue = $1 AND concurrency_key = with_room.key
           AND (with_room.ordered OR (kind = ANY ($3::text[]) AND (expires_at IS NULL OR expires_at > now())))
         ORDER BY priority, id
         LIMIT most_of_key - busy
     ) AS head
+),
+line AS MATERIALIZED (
+    SELECT priority, max(pos) AS until
+    FROM (SELECT level.priority, head.pos
+          FROM unnest('{1,2,3,4}'::smallint[], $2::bigint[]) AS level(priority, above)
+          CROSS JOIN LATERAL (
+              SELECT pos
+              FROM awa.ready
+              WHERE queue = $1 AND priority = level.priority AND pos > level.above AND concurrency_key IS NOT NULL
+                AND kind = ANY ($3) AND (expires_at IS NULL OR expires_at > now())
+              ORDER BY pos
+              LIMIT $4
+          ) AS head
+          LIMIT $4) AS next
+    GROUP BY priority
+),
+overlooked AS (
+    SELECT id, turn FROM keyed
+    WHERE NOT EXISTS (SELECT FROM line
+                      WHERE line.priority = keyed.priority AND pos > ($2::bigint[])[keyed.priority] AND pos <= until)
 ),
 late AS (
     SELECT head.id
@@ -53,5 +74,5 @@ late AS (
     ) AS head
     LIMIT $4
 )
-SELECT ARRAY(SELECT id FROM keyed ORDER BY turn LIMIT $4) || ARRAY(SELECT id FROM late) AS ids,
+SELECT ARRAY(SELECT id FROM overlooked ORDER BY turn LIMIT $4) || ARRAY(SELECT id FROM late) AS ids,
        coalesce((SELECT key FROM walk WHERE n = $4), '') AS go_on_after
