@@ -267,7 +267,6 @@ class Fetcher:
         """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile. Where it is worth
         searching for jobs with room, that comes next."""
         now = time.monotonic()
-        searches_at = self._taker.searches_at(queue)
         rate = self._taker.told(queue).rate
         if rate and now < self._gave_at[queue] + INTEREST_S:
             shortest_s, longest_s = RATED_PAUSES_S
@@ -276,7 +275,7 @@ class Fetcher:
             self._look_again_at[queue] = now + SHORT_S
         else:
             self._short[queue] = now + SHORT_S
-            if searches_at is not None:
+            if (searches_at := self._taker.searches_at(queue)) is not None:
                 self._look_again_at[queue] = max(now + SHORT_S, searches_at)
 
     def _promise_what_is_due(self) -> None:
