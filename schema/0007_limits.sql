@@ -359,10 +359,12 @@ $$;
 
 -- Ends attempts that failed: back to scheduled by the queue's backoff curve, or by `delays` where one is given;
 -- to dead where the attempts are used up, where the job's deadline comes first, or where somebody asked to cancel
--- it. The lease guards each row.
-CREATE OR REPLACE FUNCTION awa.fail_attempts(ids bigint[], leases int[], error_texts text[], delays interval[], crashed boolean)
-RETURNS TABLE (id bigint, lease int, queue text, kind text, attempt smallint, max_attempts smallint,
-               retry_at timestamptz)
+-- it. The lease guards each row, and the `holder`, where one is given: the worker that ran the attempts.
+DROP FUNCTION awa.fail_attempts(bigint[], int[], text[], interval[], boolean);
+CREATE FUNCTION awa.fail_attempts(
+    ids bigint[], leases int[], error_texts text[], delays interval[], crashed boolean, holder uuid DEFAULT NULL
+) RETURNS TABLE (id bigint, lease int, queue text, kind text, attempt smallint, max_attempts smallint,
+                 retry_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -375,7 +377,7 @@ BEGIN
     RETURN QUERY
     WITH ended AS (
         DELETE FROM awa.running
-        WHERE id = ANY (ids) AND lease = (lease_of ->> id::text)::int
+        WHERE id = ANY (ids) AND lease = (lease_of ->> id::text)::int AND (holder IS NULL OR worker_id = holder)
         RETURNING *, error_of ->> id::text AS error, (delay_of ->> id::text)::interval AS delay
     ),
     judged AS MATERIALIZED (

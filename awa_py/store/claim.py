@@ -150,7 +150,8 @@ async def take_over_jobs(
 async def release_orphans(session: Session, *, worker_id: UUID, known: Sequence[int]) -> int:
     """Puts back what this worker claimed without hearing of it. Only the worker itself may ask."""
     orphans = await session.fetch("list_orphans", worker_id, known)
-    return len(await release_jobs(session, [row["id"] for row in orphans], [row["lease"] for row in orphans]))
+    ids, leases = [row["id"] for row in orphans], [row["lease"] for row in orphans]
+    return len(await release_jobs(session, worker_id, ids, leases))
 
 
 async def queues_with_work(session: Session, *, queues: Sequence[str], kinds: Sequence[str]) -> set[str]:

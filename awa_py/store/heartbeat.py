@@ -79,14 +79,18 @@ async def remove_worker(session: Session, worker_id: UUID) -> None:
     await session.fetch("remove_worker", worker_id)
 
 
-async def beat_jobs(session: Session, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
+async def beat_jobs(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
     """Renews leases. The jobs that are still ours, and whether each is to be cancelled."""
-    return {row[0]: row[1] for row in await session.fetch("beat_jobs", ids, leases)}
+    return {row[0]: row[1] for row in await session.fetch("beat_jobs", ids, leases, worker_id)}
 
 
-async def list_cancel_requests(session: Session, ids: Sequence[int], leases: Sequence[int]) -> list[int]:
-    return [row[0] for row in await session.fetch("list_cancel_requests", ids, leases)]
+async def list_cancel_requests(
+    session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]
+) -> list[int]:
+    return [row[0] for row in await session.fetch("list_cancel_requests", ids, leases, worker_id)]
 
 
-async def update_progress(session: Session, ids: Sequence[int], leases: Sequence[int], progress: Sequence[str]) -> None:
-    await session.fetch("update_progress", ids, leases, progress)
+async def update_progress(
+    session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int], progress: Sequence[str]
+) -> None:
+    await session.fetch("update_progress", ids, leases, worker_id, progress)

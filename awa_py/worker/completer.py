@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from logging import ERROR, INFO, WARNING
 from operator import attrgetter
 from typing import TypeAlias, TypeVar, cast
+from uuid import UUID
 
 import asyncpg
 
@@ -41,6 +42,7 @@ class Completer:
         flights: Flights,
         metrics: Metrics,
         timeline: Timeline,
+        worker_id: UUID,
         *,
         keep_completed: bool,
     ) -> None:
@@ -49,6 +51,7 @@ class Completer:
         self._flights = flights
         self._metrics = metrics
         self._timeline = timeline
+        self._worker_id = worker_id
         self._tally = Tally(logger)
         self._keep = keep_completed
         self._settled: list[Flight] = []
@@ -127,14 +130,15 @@ class Completer:
         """Writes what is due, and the last word of those that end now."""
         all_due = self._progress_due is None
         due = [flight for flight in self._progress.values() if all_due or flight.id in ending]
-        if not due:
-            return
         for flight in due:
             del self._progress[flight.id]
-        ids, leases = _keys(due)
+        due = [flight for flight in due if self._is_current(flight)]
+        if not due:
+            return
         try:
             session = Session(await self._link.connection(), self._schema)
-            await heartbeat.update_progress(session, ids, leases, [flight.progress or "null" for flight in due])
+            progress = [flight.progress or "null" for flight in due]
+            await heartbeat.update_progress(session, *self._keys(due), progress)
         except (*LOST, asyncpg.PostgresError) as error:
             words = (len(due), describe(error))
             self._tally.log(WARNING, "progress", "the progress of %d jobs was not written: %s", *words)
@@ -151,7 +155,7 @@ class Completer:
         # First the queues that have to rest: what is given back must not be claimed again at once.
         groups: dict[type, list[Flight]] = defaultdict(list, {Throttled: []})
         for flight in sorted(batch, key=attrgetter("id")):
-            groups[type(flight.outcome)].append(flight)
+            groups[type(flight.outcome) if self._is_current(flight) else Dropped].append(flight)
         for kind, flights in groups.items():
             if kind is Dropped:
                 self._end(flights, held=set(), sure=True)
@@ -196,6 +200,15 @@ class Completer:
         flight.outcome = Buried(State.FAILED, text, reason=Reason.RESULT)
         await self._write(self._bury, flights)
 
+    def _is_current(self, flight: Flight) -> bool:
+        """Whether no other attempt at its job has begun here since: then its lease is lost, even where a crash of the
+        server took back the first claim and both have the same number."""
+        return self._flights.get(flight.id) is flight
+
+    def _keys(self, flights: Sequence[Flight]) -> tuple[UUID, list[int], list[int]]:
+        """By what the database knows them for ours."""
+        return self._worker_id, [flight.id for flight in flights], [flight.lease for flight in flights]
+
     def _end(self, flights: Sequence[Flight], held: set[int] | None, *, sure: bool) -> None:
         """The outcomes are durable, or were not ours to write. `held`: the ids that were ours; None: all."""
         counts = _by_queue(flights)
@@ -230,12 +243,17 @@ class Completer:
 
     async def _complete(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         results = [outcome.result for outcome in _outcomes(flights, Completed)]
-        return await finish.complete_jobs(session, *_keys(flights), results if any(results) else None, keep=self._keep)
+        return await finish.complete_jobs(
+            session, *self._keys(flights), results if any(results) else None, keep=self._keep
+        )
 
     async def _fail(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         outcomes = _outcomes(flights, Errored)
         answers = await finish.fail_attempts(
-            session, *_keys(flights), [outcome.error for outcome in outcomes], [outcome.delay for outcome in outcomes]
+            session,
+            *self._keys(flights),
+            [outcome.error for outcome in outcomes],
+            [outcome.delay for outcome in outcomes],
         )
         retried: list[Flight] = []
         for flight, outcome in zip(flights, outcomes, strict=True):
@@ -258,11 +276,11 @@ class Completer:
 
     async def _snooze(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         delays = [outcome.delay for outcome in _outcomes(flights, Snoozed)]
-        return await finish.snooze_jobs(session, *_keys(flights), delays)
+        return await finish.snooze_jobs(session, *self._keys(flights), delays)
 
     async def _throttle(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         reasons = [outcome.reason for outcome in _outcomes(flights, Throttled)]
-        answers = await finish.throttle_jobs(session, *_keys(flights), reasons)
+        answers = await finish.throttle_jobs(session, *self._keys(flights), reasons)
         for flight, reason in zip(flights, reasons, strict=True):
             answer = answers.get(flight.id)
             if answer is not None and answer.begins:
@@ -274,7 +292,10 @@ class Completer:
     async def _bury(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
         outcomes = _outcomes(flights, Buried)
         held = await finish.bury_jobs(
-            session, *_keys(flights), [outcome.state for outcome in outcomes], [outcome.error for outcome in outcomes]
+            session,
+            *self._keys(flights),
+            [outcome.state for outcome in outcomes],
+            [outcome.error for outcome in outcomes],
         )
         for flight, outcome in zip(flights, outcomes, strict=True):
             if flight.id not in held:
@@ -289,11 +310,7 @@ class Completer:
         return held
 
     async def _release(self, session: Session, flights: Sequence[Flight]) -> set[int] | None:
-        return await finish.release_jobs(session, *_keys(flights))
-
-
-def _keys(flights: Sequence[Flight]) -> tuple[list[int], list[int]]:
-    return [flight.id for flight in flights], [flight.lease for flight in flights]
+        return await finish.release_jobs(session, *self._keys(flights))
 
 
 def _outcomes(flights: Sequence[Flight], _kind: type[T]) -> list[T]:

@@ -21,7 +21,7 @@ from awa_py.store.session import Session
 from awa_py.worker.bell import BUSY_POLL_S, Bell
 from awa_py.worker.cursor import Cursor
 from awa_py.worker.executor import Executor
-from awa_py.worker.flight import Flight
+from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.orders import Orders
@@ -245,7 +245,7 @@ class Fetcher:
         self._promising.discard(queue)
         frees = self._frees
         rows, full = await self._scan(session, queue, limit)
-        if not rows and not full and self._cursors[queue].may_scan_fully(time.monotonic()):
+        if not rows and not full and self._may_look_further(queue):
             rows, full = await self._scan(session, queue, limit)
         if rows:
             self._gave_at[queue] = time.monotonic()
@@ -256,6 +256,15 @@ class Fetcher:
         elif self._taker.is_careful(queue, time.monotonic()):
             self._came_short(queue, freed=self._frees > frees)
         return len(rows)
+
+    def _may_look_further(self, queue: str) -> bool:
+        """Whether it is worth it to claim again at once, where the last claim has not looked everywhere."""
+        now = time.monotonic()
+        if self._taker.is_careful(queue, now):
+            searches_at = self._taker.searches_at(queue)
+            if searches_at is None or now < searches_at:  # it would look at the same jobs again
+                return False
+        return self._cursors[queue].may_scan_fully(now)
 
     def _go_on_searching(self, queue: str) -> None:
         """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
@@ -331,7 +340,8 @@ class Fetcher:
             return
         handler_of = self._registry.handlers.get
         flights = [Flight(row, queue, handler_of(row[2]), asked_at) for row in rows]
-        self._flights.add(queue, flights)
+        for former in self._flights.add(queue, flights):
+            former.tell(Stop.LOST)
         self._executor.start(queue, flights)
 
     async def _release_orphans(self, session: Session) -> None:

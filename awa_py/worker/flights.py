@@ -123,10 +123,13 @@ class Flights:
         """How many slots the queue's jobs hold."""
         return self._lanes[queue].held
 
-    def add(self, queue: str, flights: Sequence[Flight]) -> None:
-        """Jobs of the queue that were claimed."""
+    def add(self, queue: str, flights: Sequence[Flight]) -> list[Flight]:
+        """Jobs of the queue that were claimed. Their former attempts, where some are still in flight."""
         self._lanes[queue].in_flight += len(flights)
-        self._flights.update({flight.id: flight for flight in flights})
+        added = {flight.id: flight for flight in flights}
+        former = [self._flights[job_id] for job_id in self._flights.keys() & added.keys()]
+        self._flights.update(added)
+        return former
 
     def line_up(self, queue: str, calls: Sequence[Call], jobs: int) -> None:
         """These calls, of so many jobs, wait for a slot."""

@@ -176,7 +176,8 @@ class Heart:
         )
         if not old:
             return
-        ours = await store.beat_jobs(session, [flight.id for flight in old], [flight.lease for flight in old])
+        ids, leases = [flight.id for flight in old], [flight.lease for flight in old]
+        ours = await store.beat_jobs(session, self._worker.id, ids, leases)
         for flight in old:
             if flight.id not in ours:
                 self._tell(flight, Stop.LOST)
@@ -210,7 +211,7 @@ class Heart:
         flights = list(self._flights)
         if flights:
             ids, leases = [flight.id for flight in flights], [flight.lease for flight in flights]
-            unwanted = set(await store.list_cancel_requests(session, ids, leases))
+            unwanted = set(await store.list_cancel_requests(session, self._worker.id, ids, leases))
             for flight in flights:
                 if flight.id in unwanted:
                     self._tell(flight, Stop.CANCELLED)

@@ -194,6 +194,7 @@ class Worker:
                 flights,
                 self.metrics,
                 timeline,
+                self.id,
                 keep_completed=bool(self._settings.completed_retention),
             )
             executor = executor_type()(

@@ -351,7 +351,7 @@ class TestQueue:
 
     async def test_throttling_is_seen_and_ended(self, awa: Awa, session: Session) -> None:  # F10
         jobs = await insert_running(session, 2, queue="gh")
-        await throttle_jobs(session, jobs, [1, 1], ["429", "429"])
+        await throttle_jobs(session, OWNER, jobs, [1, 1], ["429", "429"])
         queue = awa.ok("queue", "show", "gh", "--json").json
         assert (queue["throttled"], queue["throttles"], queue["throttle_reason"]) == (True, 1, "429")
         assert re.search(

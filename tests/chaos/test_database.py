@@ -11,8 +11,12 @@ import awa_py as awa
 from awa_py import migrate
 from awa_py.db import LOST, REFUSED, Database, Schema
 from awa_py.embedded import EmbeddedPostgres, ShutdownMode
+from awa_py.job import State
+from awa_py.store.finish import complete_jobs
+from awa_py.store.heartbeat import beat_jobs
 from tests.chaos import jobs
 from tests.processes import FAST, eventually, processes
+from tests.support import another_session, claim, look, new_owner, put_one
 
 pytestmark = pytest.mark.chaos
 
@@ -71,6 +75,31 @@ async def test_everything_goes_on_after_postgresql_was_away(
         runs = Counter(line.split()[1] for line in (tmp_path / "runs.log").read_text().splitlines() if "done" in line)
         assert set(map(str, acknowledged)) <= set(runs)  # at least once, every one that was acknowledged
         assert await leaders(server.url) == 1
+
+
+async def test_a_claim_that_a_crash_took_back_is_anothers_and_the_first_one_changes_nothing(
+    server: EmbeddedPostgres,
+) -> None:
+    database = Database(server.url, Schema())
+    await migrate.migrate(database)
+    async with another_session(database) as session:
+        await session.connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")  # nobody else flushes a claim
+        await session.connection.execute("SELECT pg_reload_conf()")
+        await asyncio.sleep(1)
+        job_id = await put_one(session)
+    first, second = new_owner(), new_owner()
+    async with another_session(database, synchronous_commit="off") as session:  # as workers claim
+        (lost,) = await claim(session, worker_id=first)
+        await asyncio.to_thread(server.stop_server, "kill")
+    await asyncio.to_thread(server.start_server)
+    async with another_session(database) as session:
+        assert (await look(session, job_id)).state is State.AVAILABLE
+        (row,) = await claim(session, worker_id=second)
+        assert (row["id"], row["lease"]) == (lost["id"], lost["lease"])
+        assert await beat_jobs(session, first, [job_id], [lost["lease"]]) == {}
+        assert await complete_jobs(session, first, [job_id], [lost["lease"]], None, keep=True) == set()
+        assert await complete_jobs(session, second, [job_id], [row["lease"]], None, keep=True) is None
+        assert (await look(session, job_id)).worker_id == second
 
 
 async def leaders(url: str) -> int:

@@ -54,7 +54,7 @@ class TestOrder:
         older, newer = await put(session, NewJob(kind="work"), NewJob(kind="work"))
         await claim(session, limit=1)
         await session.connection.execute("SELECT setval('awa.pos', 1000)")
-        await release_jobs(session, [older], [1])
+        await release_jobs(session, OWNER, [older], [1])
         assert ids(await claim(session, limit=2)) == [newer, older]
 
 
@@ -214,7 +214,7 @@ class TestTakeOver:  # D4
     async def test_the_old_owners_word_changes_nothing(self, session: Session) -> None:  # A19
         (job_id,) = await insert_running(session, silent_s=100)
         await self.take_over(session, new_owner())
-        assert await complete_jobs(session, [job_id], [1], [None], keep=True) == set()
+        assert await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True) == set()
         assert (await look(session, job_id)).state is State.RUNNING
 
     async def test_live_owners_are_never_touched(self, session: Session) -> None:  # D2

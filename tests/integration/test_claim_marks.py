@@ -52,7 +52,7 @@ class Line:
 
 
 async def finish(session: Session, ids: list[int]) -> None:
-    await complete_jobs(session, ids, [1] * len(ids), None, keep=False)
+    await complete_jobs(session, OWNER, ids, [1] * len(ids), None, keep=False)
 
 
 async def marks(session: Session) -> list[Record]:

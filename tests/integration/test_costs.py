@@ -161,19 +161,19 @@ async def finish_all(session: Session, ids: list[int], how: str) -> None:
     leases = [1] * len(ids)
     match how:
         case "complete":
-            await complete_jobs(session, ids, leases, None, keep=True)
+            await complete_jobs(session, OWNER, ids, leases, None, keep=True)
         case "fail":
-            await fail_attempts(session, ids, leases, ["boom"] * len(ids), [None] * len(ids))
+            await fail_attempts(session, OWNER, ids, leases, ["boom"] * len(ids), [None] * len(ids))
         case "snooze":
-            await snooze_jobs(session, ids, leases, [seconds(60)] * len(ids))
+            await snooze_jobs(session, OWNER, ids, leases, [seconds(60)] * len(ids))
         case "throttle":
-            await throttle_jobs(session, ids, leases, ["429"] * len(ids))
+            await throttle_jobs(session, OWNER, ids, leases, ["429"] * len(ids))
         case "bury":
-            await bury_jobs(session, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
+            await bury_jobs(session, OWNER, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
         case "release":
-            await release_jobs(session, ids, leases)
+            await release_jobs(session, OWNER, ids, leases)
         case "beat":
-            await beat_jobs(session, ids, leases)
+            await beat_jobs(session, OWNER, ids, leases)
 
 
 class TestABatch:
@@ -301,7 +301,8 @@ class TestWAL:
                 claims.append(await self.explained(session, "claim_jobs", *values))
                 array = f"'{{{','.join(map(str, ids))}}}'"
                 leases = f"'{{{','.join(['1'] * self.SIZE)}}}'"
-                completions.append(await self.explained(session, "complete_jobs", array, leases, "NULL", "true", "500"))
+                ours = (array, leases, f"'{OWNER}'")
+                completions.append(await self.explained(session, "complete_jobs", *ours, "NULL", "true", "500"))
             assert await count(session.connection, "SELECT count(*) FROM awa.completed") == self.ROUNDS * self.SIZE
         claim_records, claim_bytes = (min(values) for values in zip(*claims, strict=True))
         end_records, end_bytes = (min(values) for values in zip(*completions, strict=True))

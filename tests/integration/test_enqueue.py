@@ -286,7 +286,7 @@ class TestUnique:
         first = await app.enqueue("work", unique=True)
         (row,) = await claim(session)
         assert not (await app.enqueue("work", unique=True)).is_new
-        await complete_jobs(session, [row["id"]], [row["lease"]], [None], keep=True)
+        await complete_jobs(session, OWNER, [row["id"]], [row["lease"]], [None], keep=True)
         second = await app.enqueue("work", unique=True)
         assert second.is_new
         assert second.id != first.id
@@ -304,7 +304,7 @@ class TestUnique:
     async def test_a_period_outlasts_completion(self, app: App, session: Session) -> None:
         first = await app.enqueue("work", unique="1h")
         (row,) = await claim(session)
-        await complete_jobs(session, [row["id"]], [row["lease"]], [None], keep=True)
+        await complete_jobs(session, OWNER, [row["id"]], [row["lease"]], [None], keep=True)
         again = await app.enqueue("work", unique="1h")
         assert (again.id, again.is_new, again.state) == (first.id, False, State.COMPLETED)
 

@@ -43,22 +43,22 @@ STALENESS = timedelta(seconds=90)
 Finish = Callable[[Session, int, int], Awaitable[Any]]
 
 FINISHES: dict[str, Finish] = {
-    "complete": lambda session, job_id, lease: complete_jobs(session, [job_id], [lease], ['"r"'], keep=True),
+    "complete": lambda session, job_id, lease: complete_jobs(session, OWNER, [job_id], [lease], ['"r"'], keep=True),
     "complete, kept nowhere": lambda session, job_id, lease: complete_jobs(
-        session, [job_id], [lease], [None], keep=False
+        session, OWNER, [job_id], [lease], [None], keep=False
     ),
-    "fail": lambda session, job_id, lease: fail_attempts(session, [job_id], [lease], ["boom"], [None]),
-    "snooze": lambda session, job_id, lease: snooze_jobs(session, [job_id], [lease], [seconds(60)]),
-    "throttle": lambda session, job_id, lease: throttle_jobs(session, [job_id], [lease], ["429"]),
-    "bury": lambda session, job_id, lease: bury_jobs(session, [job_id], [lease], [State.FAILED], ["why"]),
-    "release": lambda session, job_id, lease: release_jobs(session, [job_id], [lease]),
-    "beat": lambda session, job_id, lease: beat_jobs(session, [job_id], [lease]),
-    "progress": lambda session, job_id, lease: update_progress(session, [job_id], [lease], ['{"fraction": 1}']),
+    "fail": lambda session, job_id, lease: fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [None]),
+    "snooze": lambda session, job_id, lease: snooze_jobs(session, OWNER, [job_id], [lease], [seconds(60)]),
+    "throttle": lambda session, job_id, lease: throttle_jobs(session, OWNER, [job_id], [lease], ["429"]),
+    "bury": lambda session, job_id, lease: bury_jobs(session, OWNER, [job_id], [lease], [State.FAILED], ["why"]),
+    "release": lambda session, job_id, lease: release_jobs(session, OWNER, [job_id], [lease]),
+    "beat": lambda session, job_id, lease: beat_jobs(session, OWNER, [job_id], [lease]),
+    "progress": lambda session, job_id, lease: update_progress(session, OWNER, [job_id], [lease], ['{"fraction": 1}']),
 }
 
 
 async def fail(session: Session, job_id: int, lease: int = 1, delay: timedelta | None = None) -> Retried:
-    return (await fail_attempts(session, [job_id], [lease], ["boom"], [delay]))[job_id]
+    return (await fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [delay]))[job_id]
 
 
 class TestTheGuard:
@@ -84,19 +84,26 @@ class TestTheGuard:
         await FINISHES[finish](session, job_id, 1)
         assert await look(session, job_id) == before
 
+    @pytest.mark.parametrize("finish", FINISHES)
+    async def test_the_same_lease_in_another_workers_hands_changes_nothing(self, session: Session, finish: str) -> None:
+        (job_id,) = await insert_running(session, worker_id=new_owner())
+        before = await look(session, job_id)
+        await FINISHES[finish](session, job_id, 1)
+        assert await look(session, job_id) == before
+
     async def test_answers_name_what_was_ours(self, session: Session) -> None:
         ours, lost = await insert_running(session, 2)
         pair = ([ours, lost], [1, 9])
-        assert await beat_jobs(session, *pair) == {ours: False}
-        assert await complete_jobs(session, *pair, [None, None], keep=True) == {ours}
+        assert await beat_jobs(session, OWNER, *pair) == {ours: False}
+        assert await complete_jobs(session, OWNER, *pair, [None, None], keep=True) == {ours}
 
     async def test_all_ours_is_answered_shortly(self, session: Session) -> None:
         jobs = await insert_running(session, 3)
-        assert await complete_jobs(session, jobs, [1, 1, 1], [None] * 3, keep=True) is None
+        assert await complete_jobs(session, OWNER, jobs, [1, 1, 1], [None] * 3, keep=True) is None
 
     async def test_one_lost_job_of_a_batch_does_not_harm_the_others(self, session: Session) -> None:
         ours, lost = await insert_running(session, 2)
-        assert set(await fail_attempts(session, [ours, lost], [1, 2], ["a", "b"], [None, None])) == {ours}
+        assert set(await fail_attempts(session, OWNER, [ours, lost], [1, 2], ["a", "b"], [None, None])) == {ours}
         assert (await look(session, ours)).state is State.RETRYABLE
         assert (await look(session, lost)).state is State.RUNNING
 
@@ -104,7 +111,7 @@ class TestTheGuard:
 class TestComplete:
     async def test_the_result_is_stored(self, session: Session) -> None:
         (job_id,) = await insert_running(session, args='{"a": 1}', tags=["t"])
-        await complete_jobs(session, [job_id], [1], ['{"ok": [1, "two"]}'], keep=True)
+        await complete_jobs(session, OWNER, [job_id], [1], ['{"ok": [1, "two"]}'], keep=True)
         job = await look(session, job_id)
         assert (job.state, job.result, job.args, job.tags) == (State.COMPLETED, {"ok": [1, "two"]}, {"a": 1}, ["t"])
         assert job.finalized_at is not None
@@ -112,13 +119,13 @@ class TestComplete:
 
     async def test_no_result_is_none(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
-        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert (await look(session, job_id)).result is None
 
     async def test_one_that_finished_first_stays_completed(self, session: Session) -> None:  # F7
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
-        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert (await look(session, job_id)).state is State.COMPLETED
 
     @pytest.mark.parametrize(
@@ -133,13 +140,13 @@ class TestComplete:
         else:
             await insert_queue(session)
         (job_id,) = await insert_running(session)
-        assert await complete_jobs(session, [job_id], [1], [None], keep=keep) is None
+        assert await complete_jobs(session, OWNER, [job_id], [1], [None], keep=keep) is None
         assert await states(session) == ({"completed": 1} if kept else {})
 
     async def test_a_day_without_partition_still_completes(self, session: Session) -> None:
         await session.connection.execute("SELECT awa.drop_partitions('infinity')")
         (job_id,) = await insert_running(session)
-        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert await session.connection.fetchval("SELECT count(*) FROM awa.completed_default") == 1
 
 
@@ -222,7 +229,7 @@ class TestFail:
 class TestSnooze:
     async def test_the_attempt_is_given_back(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=3, lease=4)
-        assert await snooze_jobs(session, [job_id], [4], [seconds(60)]) == {job_id}
+        assert await snooze_jobs(session, OWNER, [job_id], [4], [seconds(60)]) == {job_id}
         job = await look(session, job_id)
         assert (job.state, job.attempt, job.lease, job.errors) == (State.SCHEDULED, 2, 4, [])
         left = await session.connection.fetchval("SELECT run_at - now() FROM awa.scheduled")
@@ -231,7 +238,7 @@ class TestSnooze:
     async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
-        assert await snooze_jobs(session, [job_id], [1], [seconds(60)]) == {job_id}
+        assert await snooze_jobs(session, OWNER, [job_id], [1], [seconds(60)]) == {job_id}
         assert (await look(session, job_id)).state is State.CANCELLED
 
 
@@ -239,7 +246,7 @@ class TestBury:
     @pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED])
     async def test_it_ends_whatever_attempts_are_left(self, session: Session, state: State) -> None:
         (job_id,) = await insert_running(session)
-        assert await bury_jobs(session, [job_id], [1], [state], ["not wanted"]) == {job_id}
+        assert await bury_jobs(session, OWNER, [job_id], [1], [state], ["not wanted"]) == {job_id}
         job = await look(session, job_id)
         assert (job.state, job.attempt, job.errors[-1]["error"]) == (state, 1, "not wanted")
         assert job.finalized_at is not None
@@ -248,20 +255,20 @@ class TestBury:
 class TestRelease:
     async def test_the_attempt_is_given_back_and_the_job_claimable_at_once(self, session: Session) -> None:  # F19
         (job_id,) = await insert_running(session, attempt=1)
-        assert await release_jobs(session, [job_id], [1]) == {job_id}
+        assert await release_jobs(session, OWNER, [job_id], [1]) == {job_id}
         assert (await look(session, job_id)).attempt == 0
         (row,) = await claim(session)
         assert (row["id"], row["attempt"], row["lease"]) == (job_id, 1, 2)
 
     async def test_the_last_attempt_can_be_given_back_too(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=25, max_attempts=25)
-        await release_jobs(session, [job_id], [1])
+        await release_jobs(session, OWNER, [job_id], [1])
         assert (await look(session, job_id)).state is State.AVAILABLE
 
     async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
-        await release_jobs(session, [job_id], [1])
+        await release_jobs(session, OWNER, [job_id], [1])
         assert (await look(session, job_id)).state is State.CANCELLED
 
 
@@ -277,13 +284,14 @@ class TestCancel:
     async def test_a_running_job_is_asked_for_and_the_heartbeat_tells(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         assert await cancel_jobs(session, [job_id]) == {job_id: "requested"}
-        assert await beat_jobs(session, [job_id], [1]) == {job_id: True}
-        assert await list_cancel_requests(session, [job_id], [1]) == [job_id]
-        assert await list_cancel_requests(session, [job_id], [2]) == []
+        assert await beat_jobs(session, OWNER, [job_id], [1]) == {job_id: True}
+        assert await list_cancel_requests(session, OWNER, [job_id], [1]) == [job_id]
+        assert await list_cancel_requests(session, OWNER, [job_id], [2]) == []
+        assert await list_cancel_requests(session, new_owner(), [job_id], [1]) == []
 
     async def test_what_has_ended_stays_as_it_ended(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
-        await complete_jobs(session, [job_id], [1], [None], keep=True)
+        await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert await cancel_jobs(session, [job_id]) == {}
         assert (await look(session, job_id)).state is State.COMPLETED
 
@@ -311,7 +319,7 @@ class TestRetryAndDelete:
 
     async def test_a_completed_job_can_run_again(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
-        await complete_jobs(session, [job_id], [1], ["1"], keep=True)
+        await complete_jobs(session, OWNER, [job_id], [1], ["1"], keep=True)
         assert await retry_jobs(session, [job_id]) == {job_id}
         assert await states(session) == {"available": 1}
 
@@ -331,8 +339,8 @@ class TestRetryAndDelete:
     async def test_every_other_job_can_be_deleted(self, session: Session) -> None:
         available, scheduled = await put_one(session), await put_one(session, delay=seconds(9))
         (completed, failed) = await insert_running(session, 2)
-        await complete_jobs(session, [completed], [1], [None], keep=True)
-        await bury_jobs(session, [failed], [1], [State.FAILED], ["x"])
+        await complete_jobs(session, OWNER, [completed], [1], [None], keep=True)
+        await bury_jobs(session, OWNER, [failed], [1], [State.FAILED], ["x"])
         everything = [available, scheduled, completed, failed]
         assert await delete_jobs(session, everything) == set(everything)
         assert await states(session) == {}
@@ -347,7 +355,7 @@ async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Ses
     await set_queue(session, ODD, {"staleness": seconds(5)})
     (job_id,) = await insert(session, "ready", kind=ODD, queue=ODD)
     (row,) = await claim(session, queue=ODD, kinds=[ODD], worker_id=worker.id)
-    assert await fail_attempts(session, [job_id], [row["lease"]], [ODD], [seconds(0)])
+    assert await fail_attempts(session, worker.id, [job_id], [row["lease"]], [ODD], [seconds(0)])
     await promote_jobs(session, limit=5)
     (row,) = await claim(session, queue=ODD, kinds=[ODD], worker_id=worker.id)
     assert await release_orphans(session, worker_id=worker.id, known=[]) == 1
@@ -359,7 +367,7 @@ async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Ses
 
 async def test_progress_is_written_and_goes_with_the_job(session: Session) -> None:
     (job_id,) = await insert_running(session)
-    await update_progress(session, [job_id], [1], ['{"fraction": 0.5, "message": "halfway"}'])
+    await update_progress(session, OWNER, [job_id], [1], ['{"fraction": 0.5, "message": "halfway"}'])
     assert (await look(session, job_id)).progress == {"fraction": 0.5, "message": "halfway"}
-    await complete_jobs(session, [job_id], [1], [None], keep=True)
+    await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
     assert (await look(session, job_id)).progress == {"fraction": 0.5, "message": "halfway"}

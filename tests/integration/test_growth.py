@@ -27,6 +27,7 @@ from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401 (the large database)
 from tests.pages import undone
 from tests.support import (
+    OWNER,
     ago,
     another_session,
     claim,
@@ -95,14 +96,14 @@ async def test_a_claim_where_nothing_waits(big: Session) -> None:
 @pytest.mark.parametrize(
     ("how", "act"),
     [
-        ("complete", lambda s, ids, leases: finish.complete_jobs(s, ids, leases, None, keep=True)),
-        ("delete", lambda s, ids, leases: finish.complete_jobs(s, ids, leases, None, keep=False)),
-        ("fail", lambda s, ids, leases: finish.fail_attempts(s, ids, leases, ["e"] * JOBS, [None] * JOBS)),
-        ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, ids, leases, [HOUR] * JOBS)),
-        ("throttle", lambda s, ids, leases: finish.throttle_jobs(s, ids, leases, ["429"] * JOBS)),
-        ("bury", lambda s, ids, leases: finish.bury_jobs(s, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS)),
-        ("release", lambda s, ids, leases: finish.release_jobs(s, ids, leases)),
-        ("beat", lambda s, ids, leases: heartbeat.beat_jobs(s, ids, leases)),
+        ("complete", lambda s, ids, leases: finish.complete_jobs(s, OWNER, ids, leases, None, keep=True)),
+        ("delete", lambda s, ids, leases: finish.complete_jobs(s, OWNER, ids, leases, None, keep=False)),
+        ("fail", lambda s, ids, leases: finish.fail_attempts(s, OWNER, ids, leases, ["e"] * JOBS, [None] * JOBS)),
+        ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, OWNER, ids, leases, [HOUR] * JOBS)),
+        ("throttle", lambda s, ids, leases: finish.throttle_jobs(s, OWNER, ids, leases, ["429"] * JOBS)),
+        ("bury", lambda s, ids, leases: finish.bury_jobs(s, OWNER, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS)),
+        ("release", lambda s, ids, leases: finish.release_jobs(s, OWNER, ids, leases)),
+        ("beat", lambda s, ids, leases: heartbeat.beat_jobs(s, OWNER, ids, leases)),
     ],
 )
 async def test_whatever_becomes_of_running_jobs(big: Session, how: str, act: Callable[..., Awaitable[Any]]) -> None:

@@ -135,7 +135,7 @@ class TestMaxWorkers:
         second = await take(session, 9, worker_id=new_owner())
         assert (len(first), len(second)) == (2, 1)
         assert await take(session, 9) == []
-        await complete_jobs(session, first, [1, 1], None, keep=True)
+        await complete_jobs(session, OWNER, first, [1, 1], None, keep=True)
         assert len(await take(session, 9)) == 2
 
     async def test_a_dead_workers_jobs_count_until_they_are_rescued(self, session: Session) -> None:
@@ -209,7 +209,7 @@ class TestKeys:
         others = await keyed(session, "b", 3, limit=1)
         assert await take(session, 9) == [jobs[0], jobs[1], others[0]]
         assert await take(session, 9) == []
-        await complete_jobs(session, [jobs[1]], [1], None, keep=True)
+        await complete_jobs(session, OWNER, [jobs[1]], [1], None, keep=True)
         assert await take(session, 9) == [jobs[2]]
 
     async def test_a_key_is_the_same_in_all_queues(self, session: Session) -> None:
@@ -329,16 +329,16 @@ class TestOrderedKeys:
         for job in jobs:
             assert await take(session, 9) == [job]
             assert await take(session, 9) == []
-            await complete_jobs(session, [job], [1], None, keep=True)
+            await complete_jobs(session, OWNER, [job], [1], None, keep=True)
 
     async def test_one_that_failed_keeps_its_place(self, session: Session) -> None:
         first, second = await ordered(session, "a", 2)
         assert await take(session, 9) == [first]
-        await fail_attempts(session, [first], [1], ["no"], [seconds(0)])
+        await fail_attempts(session, OWNER, [first], [1], ["no"], [seconds(0)])
         assert await take(session, 9) == []
         assert (await promote_jobs(session, limit=9))[0] == 1
         assert await take(session, 9) == [first]
-        await fail_attempts(session, [first], [2], ["no"], [seconds(3600)])
+        await fail_attempts(session, OWNER, [first], [2], ["no"], [seconds(3600)])
         assert await take(session, 9) == []
         await session.connection.execute("DELETE FROM awa.scheduled")
         assert await take(session, 9) == [second]
@@ -346,9 +346,9 @@ class TestOrderedKeys:
     async def test_so_does_one_that_sleeps_or_was_given_back(self, session: Session) -> None:
         first, second = await ordered(session, "a", 2)
         assert await take(session, 9) == [first]
-        await release_jobs(session, [first], [1])
+        await release_jobs(session, OWNER, [first], [1])
         assert await take(session, 9) == [first]
-        await snooze_jobs(session, [first], [2], [seconds(3600)])
+        await snooze_jobs(session, OWNER, [first], [2], [seconds(3600)])
         assert await take(session, 9) == []
         assert second
 

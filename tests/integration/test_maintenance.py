@@ -210,7 +210,7 @@ class TestRescueOfStaleJobs:
     async def test_a_beat_under_way_saves_the_job(self, session: Session, database: Database) -> None:
         (job_id,) = await insert_running(session, silent_s=100)
         async with another_session(database) as owner, owner.connection.transaction():
-            assert await beat_jobs(owner, [job_id], [1]) == {job_id: False}
+            assert await beat_jobs(owner, OWNER, [job_id], [1]) == {job_id: False}
             assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
         assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
 
@@ -425,7 +425,7 @@ class TestCleanupOfCompletedJobs:
                 assert "20200101" in await self.partitions(leader)
                 (job_id,) = await insert_running(leader)
                 async with asyncio.timeout(5):  # and nobody waits behind us
-                    await complete_jobs(leader, [job_id], [1], [None], keep=True)
+                    await complete_jobs(leader, OWNER, [job_id], [1], [None], keep=True)
             assert await run_once(task("cleanup"), leader) == 1
             assert "20200101" not in await self.partitions(leader)
 
@@ -589,7 +589,7 @@ async def test_a_wide_row_moves_through_every_table_unchanged(session: Session) 
     await session.connection.execute("UPDATE awa.scheduled SET run_at = now()")
     await promote_jobs(session, limit=1)
     (row,) = await claim(session)
-    await complete_jobs(session, [job_id], [row["lease"]], ["{}"], keep=True)
+    await complete_jobs(session, OWNER, [job_id], [row["lease"]], ["{}"], keep=True)
     assert (await look(session, job_id)).args == {"deep": {"a": [1, 2.5, None, "ü"]}}
 
 

@@ -17,7 +17,7 @@ import pytest
 from awa_py.db import STEADY_PLANS, Database, OwnConnection, Schema
 from awa_py.store.finish import fail_attempts
 from awa_py.store.session import Session, statement
-from tests.support import insert_running
+from tests.support import OWNER, insert_running
 
 # One database of four million rows, made once: whoever runs one of these tests runs them all.
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
@@ -206,14 +206,14 @@ class TestSteadyPlans:
     @pytest.mark.parametrize(
         ("name", "values"),
         [
-            ("complete_jobs", "'{1,2,3}', '{1,1,1}', '{null,null,null}', true, 3"),
-            ("snooze_jobs", "'{1,2,3}', '{1,1,1}', '{1s,1s,1s}'"),
-            ("throttle_jobs", "'{1,2,3}', '{1,1,1}', '{a,b,c}'"),
-            ("bury_jobs", "'{1,2,3}', '{1,1,1}', '{failed,failed,failed}', '{a,b,c}'"),
-            ("release_jobs", "'{1,2,3}', '{1,1,1}'"),
-            ("beat_jobs", "'{1,2,3}', '{1,1,1}'"),
-            ("update_progress", "'{1,2,3}', '{1,1,1}', '{null,null,null}'"),
-            ("list_cancel_requests", "'{1,2,3}', '{1,1,1}'"),
+            ("complete_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{null,null,null}}', true, 3"),
+            ("snooze_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{1s,1s,1s}}'"),
+            ("throttle_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{a,b,c}}'"),
+            ("bury_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{failed,failed,failed}}', '{{a,b,c}}'"),
+            ("release_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
+            ("beat_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
+            ("update_progress", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{null,null,null}}'"),
+            ("list_cancel_requests", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
         ],
     )
     async def test_whatever_goes_by_id(self, big: OwnConnection, generic: bool, name: str, values: str) -> None:
@@ -264,14 +264,14 @@ async def test_a_million_jobs_are_claimed_as_quickly_as_ten(big: OwnConnection) 
 
 
 FINISHES = {
-    "complete_jobs": "'{1}', '{1}', NULL, true, 1",
-    "release_jobs": "'{1}', '{1}'",
-    "snooze_jobs": "'{1}', '{1}', '{1 s}'",
-    "bury_jobs": "'{1}', '{1}', '{failed}', '{no}'",
-    "throttle_jobs": "'{1}', '{1}', '{no}'",
-    "beat_jobs": "'{1}', '{1}'",
-    "update_progress": "'{1}', '{1}', '{1}'",
-    "list_cancel_requests": "'{1}', '{1}'",
+    "complete_jobs": f"'{{1}}', '{{1}}', '{OWNER}', NULL, true, 1",
+    "release_jobs": f"'{{1}}', '{{1}}', '{OWNER}'",
+    "snooze_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{1 s}}'",
+    "bury_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{failed}}', '{{no}}'",
+    "throttle_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{no}}'",
+    "beat_jobs": f"'{{1}}', '{{1}}', '{OWNER}'",
+    "update_progress": f"'{{1}}', '{{1}}', '{OWNER}', '{{1}}'",
+    "list_cancel_requests": f"'{{1}}', '{{1}}', '{OWNER}'",
 }
 
 
@@ -305,7 +305,7 @@ async def test_four_thousand_failures_do_not_take_four_thousand_times_as_long(se
     async with session.connection.transaction():
         fetched = "SELECT pg_stat_get_xact_blocks_fetched('awa.running_pkey'::regclass)"
         before = await session.connection.fetchval(fetched)
-        answers = await fail_attempts(session, ids, [1] * 4_000, ["no"] * 4_000, [None] * 4_000)
+        answers = await fail_attempts(session, OWNER, ids, [1] * 4_000, ["no"] * 4_000, [None] * 4_000)
         read = await session.connection.fetchval(fetched) - before
     assert len(answers) == 4_000
     assert read < 20_000

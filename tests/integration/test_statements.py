@@ -14,7 +14,7 @@ from awa_py.maintenance.tasks import all_tasks
 from awa_py.metrics import Metrics
 from awa_py.store import election, finish, heartbeat, jobs, queues, schedules
 from awa_py.store.session import statement
-from tests.support import QUICK, another_session, claim, look, new_owner, put, seconds
+from tests.support import OWNER, QUICK, another_session, claim, look, new_owner, put, seconds
 
 pytestmark = pytest.mark.integration
 
@@ -53,13 +53,13 @@ async def test_a_job_lives_its_life_in_a_schema_of_another_name(fresh_database_u
     async with another_session(database, search_path="pg_catalog") as session:
         first, second = await put(session, NewJob(kind="work"), NewJob(kind="work", delay=seconds(60)))
         (row,) = await claim(session)
-        assert await finish.fail_attempts(session, [first], [row["lease"]], ["boom"], [seconds(0)])
+        assert await finish.fail_attempts(session, OWNER, [first], [row["lease"]], ["boom"], [seconds(0)])
         assert await jobs.cancel_jobs(session, [second]) == {second: "cancelled"}
         for task in all_tasks(QUICK, [], Metrics()):
             await run_once(task, session)
         (row,) = await claim(session)
         assert row["id"] == first
-        await finish.complete_jobs(session, [first], [row["lease"]], [None], keep=True)
+        await finish.complete_jobs(session, OWNER, [first], [row["lease"]], [None], keep=True)
         assert (await look(session, first)).state is State.COMPLETED
         assert await jobs.retry_jobs(session, [first, second]) == {first, second}
         unique = await session.connection.fetchval(

@@ -15,6 +15,7 @@ from awa_py.store.maintain import promote_jobs, rescue_stale_jobs
 from awa_py.store.queues import QueueRow, ensure_queues, list_queues, unthrottle_queue
 from awa_py.store.session import Session
 from tests.support import (
+    OWNER,
     another_session,
     claim,
     eventually,
@@ -35,7 +36,7 @@ STALENESS = seconds(90)
 
 
 async def throttle(session: Session, *jobs: int, lease: int = 1, reason: str = "429") -> dict[int, Rest]:
-    return await throttle_jobs(session, jobs, [lease] * len(jobs), [reason] * len(jobs))
+    return await throttle_jobs(session, OWNER, jobs, [lease] * len(jobs), [reason] * len(jobs))
 
 
 async def throttle_one(session: Session, **columns: Any) -> Rest:
@@ -209,7 +210,7 @@ class TestTheJob:
 
     async def test_one_lost_job_of_a_batch_does_not_harm_the_others(self, session: Session) -> None:  # F12
         ours, lost = await insert_running(session, 2)
-        assert set(await throttle_jobs(session, [ours, lost], [1, 2], ["a", "b"])) == {ours}
+        assert set(await throttle_jobs(session, OWNER, [ours, lost], [1, 2], ["a", "b"])) == {ours}
         assert (await look(session, ours)).state is State.SCHEDULED
         assert (await look(session, lost)).state is State.RUNNING
 

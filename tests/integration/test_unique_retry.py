@@ -15,7 +15,7 @@ from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import Seen, retry_jobs
 from awa_py.store.maintain import sweep_unique_keys
 from awa_py.store.session import Session, statement
-from tests.support import another_session, claim, eventually, insert, insert_completed, look, states
+from tests.support import OWNER, another_session, claim, eventually, insert, insert_completed, look, states
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +45,7 @@ async def completed(app: App, session: Session, **options: Any) -> int:
     job = await app.enqueue("work", **{"unique": K, **options})
     assert job.is_new
     (row,) = await claim(session)
-    await complete_jobs(session, [job.id], [row["lease"]], [None], keep=True)
+    await complete_jobs(session, OWNER, [job.id], [row["lease"]], [None], keep=True)
     return job.id
 
 
@@ -128,7 +128,7 @@ class TestFree:
         assert await holder(session) == (ended, False, UNFINISHED)
         assert (await app.enqueue("work", unique="1h")).id == ended
         (row,) = await claim(session)
-        await complete_jobs(session, [ended], [row["lease"]], [None], keep=True)
+        await complete_jobs(session, OWNER, [ended], [row["lease"]], [None], keep=True)
         assert (await app.enqueue("work", unique="1h")).is_new
 
     async def test_one_that_still_holds_its_key_keeps_period_and_states(self, app: App, session: Session) -> None:

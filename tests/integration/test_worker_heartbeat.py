@@ -15,6 +15,7 @@ from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from tests.support import (
     HASTY,
+    OWNER,
     PATIENCE_S,
     QUICK,
     Gate,
@@ -32,13 +33,20 @@ from tests.support import (
 
 pytestmark = pytest.mark.integration
 
+# As a crash of the server does it, when it comes before their commits have reached the disk.
+TAKE_BACK_CLAIMS = """
+    WITH gone AS (DELETE FROM awa.running RETURNING *)
+    INSERT INTO awa.ready (id, kind, queue, max_attempts, lease, attempt)
+    SELECT id, kind, queue, max_attempts, lease - 1, attempt - 1 FROM gone
+"""
+
 
 class TestHeartbeat:
     async def test_renewals_are_batched_and_what_does_not_come_back_is_lost(self, session: Session) -> None:  # P6
         kept, asked, taken = await insert_running(session, 3, silent_s=60)
         await session.connection.execute("UPDATE awa.running SET lease = 2 WHERE id = $1", taken)
         await session.connection.execute("UPDATE awa.running SET cancel_requested_at = now() WHERE id = $1", asked)
-        assert await beat_jobs(session, [kept, asked, taken], [1, 1, 1]) == {kept: False, asked: True}
+        assert await beat_jobs(session, OWNER, [kept, asked, taken], [1, 1, 1]) == {kept: False, asked: True}
         beaten = "SELECT id FROM awa.running WHERE heartbeat_at > now() - interval '30 seconds' ORDER BY id"
         assert [row["id"] for row in await session.connection.fetch(beaten)] == [kept, asked]
 
@@ -100,6 +108,35 @@ class TestHeartbeat:
             assert await app.result(job.id, timeout="20s") == "the end"
             assert (await app.get(job.id)).rescues == 0
         assert gate.told == []
+
+    async def test_an_attempt_whose_claim_was_taken_back_and_made_again_here_changes_nothing(
+        self, database_url: str, session: Session
+    ) -> None:
+        no_renewals = replace(QUICK, heartbeat_interval=seconds(20), heartbeat_staleness=seconds(60))
+        app = with_settings(database_url, no_renewals)
+        first, second = Gate(), Gate()
+        gates = iter([first, second])
+
+        @app.job
+        def work(ctx: Context) -> str:
+            gate = next(gates)
+            ctx.progress(0.5, "the first" if gate is first else "the second")
+            return gate(ctx) if gate is first else f"{gate(ctx)} of the second"
+
+        async with app, working(app) as worker:
+            job = await app.enqueue("work")
+            await eventually(first.started.is_set)
+            claimed = await look(session, job.id)
+            await session.connection.execute(TAKE_BACK_CLAIMS)
+            await eventually(lambda: sample(worker, "awa_lost_leases_total"))
+            again = await look(session, job.id)
+            assert (again.state, again.lease, again.worker_id) == (claimed.state, claimed.lease, claimed.worker_id)
+            second.open.set()
+            assert await app.result(job.id, timeout="20s") == "the end of the second"
+            found = await app.get(job.id)
+        assert first.told == ["its lease was lost"]
+        assert (found.attempt, found.progress) == (1, {"fraction": 0.5, "message": "the second"})
+        assert sample(worker, "awa_lost_leases_total") == 1
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
     async def test_a_lost_lease_is_told_and_its_outcome_changes_nothing(  # F8, A12, P7

@@ -1,7 +1,8 @@
 -- Renews the leases of running jobs. What does not come back is no longer the caller's.
--- $1 ids · $2 leases
+-- $1 ids · $2 leases · $3 worker id
 UPDATE awa.running
 SET heartbeat_at = now()
 WHERE id = ANY ($1::bigint[])
   AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
+  AND worker_id = $3
 RETURNING id, cancel_requested_at IS NOT NULL AS cancel

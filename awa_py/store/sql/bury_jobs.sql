@@ -1,11 +1,12 @@
--- running → failed or cancelled, whatever attempts are left. The lease guards each row.
--- $1 ids · $2 leases · $3 states: failed or cancelled · $4 error texts
+-- running → failed or cancelled, whatever attempts are left. Lease and worker guard each row.
+-- $1 ids · $2 leases · $3 worker id · $4 states: failed or cancelled · $5 error texts
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
       AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
-    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $3::text[])) ->> id::text AS state,
-              (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS error
+      AND worker_id = $3
+    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS state,
+              (SELECT jsonb_object($1::bigint[]::text[], $5::text[])) ->> id::text AS error
 ),
 put AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)

@@ -1,6 +1,6 @@
--- running → completed, or deleted where the queue keeps nothing. The lease guards each row.
--- $1 ids and $2 leases, as the texts of arrays · $3 results, JSON or NULL · $4 whether completed jobs are kept by default
--- $5 how many they are
+-- running → completed, or deleted where the queue keeps nothing. Lease and worker guard each row.
+-- $1 ids and $2 leases, as the texts of arrays · $3 worker id · $4 results, JSON or NULL
+-- $5 whether completed jobs are kept by default · $6 how many they are
 -- Answers the ids that were ours, or NULL where all were.
 --
 -- Rows are found by id = ANY, which goes through the primary key always. A join with the arrays would turn into a loop over
@@ -9,14 +9,15 @@ WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::text::bigint[])
       AND lease = ((SELECT jsonb_object($1::text::text[], $2::text::text[])) ->> id::text)::int
-    RETURNING *, (SELECT jsonb_object($1::text::text[], $3::text[])) ->> id::text AS result
+      AND worker_id = $3
+    RETURNING *, (SELECT jsonb_object($1::text::text[], $4::text[])) ->> id::text AS result
 ),
 kept AS (
     INSERT INTO awa.completed ({carried}, run_at, errors, attempt, lease, worker_id, attempted_at, result)
     SELECT {carried}, run_at, errors, attempt, lease, worker_id, attempted_at, result::jsonb
     FROM ended
-    WHERE CASE WHEN $4 THEN NOT EXISTS (SELECT FROM awa.queues
+    WHERE CASE WHEN $5 THEN NOT EXISTS (SELECT FROM awa.queues
                                         WHERE name = ended.queue AND completed_retention = '0')
                ELSE EXISTS (SELECT FROM awa.queues WHERE name = ended.queue AND completed_retention > '0') END
 )
-SELECT CASE WHEN count(*) = $5 THEN NULL ELSE coalesce(array_agg(id), '{}') END FROM ended
+SELECT CASE WHEN count(*) = $6 THEN NULL ELSE coalesce(array_agg(id), '{}') END FROM ended

@@ -1,10 +1,11 @@
 -- running → available, the attempt given back: the worker stops before it could finish. Or cancelled, where somebody
--- asked for it. The lease guards each row.
--- $1 ids · $2 leases
+-- asked for it. Lease and worker guard each row.
+-- $1 ids · $2 leases · $3 worker id
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
       AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
+      AND worker_id = $3
     RETURNING *
 ),
 put AS (

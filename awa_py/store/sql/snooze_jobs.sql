@@ -1,10 +1,11 @@
--- running → scheduled, the attempt given back; or cancelled, where somebody asked for it. The lease guards each row.
--- $1 ids · $2 leases · $3 delays
+-- running → scheduled, the attempt given back; or cancelled, where somebody asked for it. Lease and worker guard each row.
+-- $1 ids · $2 leases · $3 worker id · $4 delays
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
       AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
-    RETURNING *, now() + ((SELECT jsonb_object($1::bigint[]::text[], $3::interval[]::text[])) ->> id::text)::interval AS later
+      AND worker_id = $3
+    RETURNING *, now() + ((SELECT jsonb_object($1::bigint[]::text[], $4::interval[]::text[])) ->> id::text)::interval AS later
 ),
 put AS (
     INSERT INTO awa.scheduled (state, {carried}, run_at, errors, attempt, lease)

@@ -1,14 +1,15 @@
 -- running → scheduled, the attempt given back, for when their queue goes on; or cancelled, where somebody asked for it.
--- The lease guards each row. And the queue cools down: for 60 s, or by its backoff curve, longer each time. Whoever comes
--- while it does begins nothing: the job goes behind what has begun.
--- $1 ids · $2 leases · $3 reasons
+-- Lease and worker guard each row. And the queue cools down: for 60 s, or by its backoff curve, longer each time. Whoever
+-- comes while it does begins nothing: the job goes behind what has begun.
+-- $1 ids · $2 leases · $3 worker id · $4 reasons
 -- Answers the ids that were ours, each with the seconds for which its queue is to rest, how often in a row it was to, and
 -- whether that began here.
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
       AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
-    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $3::text[])) ->> id::text AS reason
+      AND worker_id = $3
+    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS reason
 ),
 -- Queues are locked in the order of their names, so that two of these cannot deadlock. Who had to wait sees the row as
 -- the other has left it.

@@ -1,6 +1,7 @@
--- Writes how far running jobs have come. The lease guards each row.
--- $1 ids · $2 leases · $3 progress, JSON
+-- Writes how far running jobs have come. Lease and worker guard each row.
+-- $1 ids · $2 leases · $3 worker id · $4 progress, JSON
 UPDATE awa.running
-SET progress = ((SELECT jsonb_object($1::bigint[]::text[], $3::text[])) ->> id::text)::jsonb
+SET progress = ((SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text)::jsonb
 WHERE id = ANY ($1::bigint[])
   AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
+  AND worker_id = $3
