@@ -28,6 +28,11 @@ from tests.support import (
 
 pytestmark = pytest.mark.integration
 
+PAGES_OF_KEYS = (
+    "SELECT pg_stat_get_xact_blocks_fetched('awa.ready'::regclass) + "
+    "pg_stat_get_xact_blocks_fetched('awa.ready_keys'::regclass)"
+)
+
 FROM_ZERO = [0] * len(PRIORITIES)
 
 
@@ -275,14 +280,25 @@ class TestKeys:
         (other,) = await keyed(session, "small")
         (plain,) = await insert(session, "ready")
         async with session.connection.transaction():
-            fetched = (
-                "SELECT pg_stat_get_xact_blocks_fetched('awa.ready'::regclass) + "
-                "pg_stat_get_xact_blocks_fetched('awa.ready_keys'::regclass)"
-            )
-            before = await session.connection.fetchval(fetched)
+            before = await session.connection.fetchval(PAGES_OF_KEYS)
             assert [row["id"] for row in await claim(session, limit=9)] == [plain]
             assert await take(session, 9) == [other]
-            assert await session.connection.fetchval(fetched) - before < 200
+            assert await session.connection.fetchval(PAGES_OF_KEYS) - before < 200
+
+    async def test_a_search_reads_a_few_jobs_of_each_key_however_many_may_run(self, session: Session) -> None:
+        await session.connection.execute(
+            "INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered) "
+            "SELECT 'work', 'k' || n % 20, 10000, false FROM generate_series(1, 20000) AS n"
+        )
+        await session.connection.execute("ANALYZE awa.ready")
+        async with session.connection.transaction():
+            before = await session.connection.fetchval(PAGES_OF_KEYS)
+            found, _ = await search(session, above=[30_000] * len(PRIORITIES))
+            assert await session.connection.fetchval(PAGES_OF_KEYS) - before < 1_000
+        keys = await session.connection.fetch(
+            "SELECT count(*) FROM awa.ready WHERE id = ANY ($1) GROUP BY concurrency_key", found
+        )
+        assert [row["count"] for row in keys] == [10] * 20  # as many of each
 
 
 class TestOthersInTheWay:

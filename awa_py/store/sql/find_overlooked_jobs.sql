@@ -21,7 +21,7 @@ walk AS (
     ) AS next
     WHERE n < $4
 ),
-with_room AS (
+with_room AS MATERIALIZED (
     -- Grouped, not joined: where these sessions may not hash, a join is a loop over what runs for each key.
     SELECT key, max(most_of_key) AS most_of_key, bool_or(ordered) AS ordered, count(*) FILTER (WHERE runs) AS busy
     FROM (SELECT key, most_of_key, ordered, false AS runs FROM walk
@@ -38,7 +38,7 @@ keyed AS (
         WHERE queue = $1 AND concurrency_key = with_room.key
           AND (with_room.ordered OR (kind = ANY ($3::text[]) AND (expires_at IS NULL OR expires_at > now())))
         ORDER BY priority, id
-        LIMIT most_of_key - busy
+        LIMIT least(most_of_key - busy, 1 + $4 / (SELECT count(*) FROM with_room))
     ) AS head
 ),
 line AS MATERIALIZED (
