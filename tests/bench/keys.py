@@ -1,8 +1,9 @@
 """What keys cost: `python -m tests.bench.keys [JOBS] [ROUNDS]`.
 
 The same jobs, run by four processes, with 500 keys of which two jobs each may run at once, and without; in turn, on one
-embedded PostgreSQL. Then with keys again, as often, beside a transaction that somebody forgot. Meanwhile somebody
-counts, again and again, how many of each key run.
+embedded PostgreSQL. First jobs that do nothing, then jobs that take a millisecond. At last those that do nothing with
+keys again, as often, beside a transaction that somebody forgot. Meanwhile somebody counts, again and again, how many of
+each key run.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ KEYS = 500
 LIMIT = 2
 PUT = """
     INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered)
-    SELECT 'nothing', 'key' || n % $3, $4::smallint, false FROM generate_series(1, $1::int) AS n WHERE $2
+    SELECT $5, 'key' || n % $3, $4::smallint, false FROM generate_series(1, $1::int) AS n WHERE $2
     UNION ALL
-    SELECT 'nothing', NULL, NULL, NULL FROM generate_series(1, $1) WHERE NOT $2
+    SELECT $5, NULL, NULL, NULL FROM generate_series(1, $1) WHERE NOT $2
 """
 MOST = """
     SELECT coalesce(max(jobs), 0)
@@ -41,12 +42,17 @@ app = awa.App()
 async def nothing() -> None: ...
 
 
-async def drain(connection: Connection, jobs: int, *, keyed: bool) -> float:
+@app.job
+async def millisecond() -> None:
+    await asyncio.sleep(0.001)
+
+
+async def drain(connection: Connection, jobs: int, *, keyed: bool, kind: str = "nothing") -> float:
     """How many jobs a second, from the moment that the queue is opened."""
     session = Session(connection, Schema())
     await pause_queue(session, "default", paused=True)
     await asyncio.sleep(3)  # what the workers know of the queue is from before it was filled
-    await connection.execute(PUT, jobs, keyed, KEYS, LIMIT)
+    await connection.execute(PUT, jobs, keyed, KEYS, LIMIT, kind)
     await connection.execute("VACUUM ANALYZE awa.ready")
     began = await session.now()
     await pause_queue(session, "default", paused=False)
@@ -92,21 +98,28 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
         while await connection.fetchval("SELECT count(*) FROM awa.workers") < PROCESSES:
             await asyncio.sleep(0.1)
         await drain(connection, jobs // 5, keyed=False)
-        without, having, pinned = [], [], []
-        for n in range(rounds):
-            without.append(await drain(connection, jobs, keyed=False))
-            having.append(await drain(connection, jobs, keyed=True))
-            print(f"round {n + 1}: {without[-1]:,.0f} jobs/s without keys, {having[-1]:,.0f} with", flush=True)
+        shares: dict[str, float] = {}
+        rates: dict[str, list[float]] = {}
+        for kind in ("nothing", "millisecond"):
+            without, having = [], []
+            for n in range(rounds):
+                without.append(await drain(connection, jobs, keyed=False, kind=kind))
+                having.append(await drain(connection, jobs, keyed=True, kind=kind))
+                line = f"{without[-1]:,.0f} jobs/s of {kind} without keys, {having[-1]:,.0f} with"
+                print(f"round {n + 1}: {line}", flush=True)
+            shares[kind] = statistics.median(b / a for a, b in zip(without, having, strict=True))
+            rates[kind] = having
+        pinned = []
         async with snapshot_held(database):
             for n in range(rounds):
                 pinned.append(await drain(connection, jobs, keyed=True))
                 print(f"round {n + 1}: {pinned[-1]:,.0f} jobs/s with keys, a transaction open", flush=True)
     await cancel(watching)
     await connection.close()
-    keys = statistics.median(b / a for a, b in zip(without, having, strict=True))
-    beside = statistics.median(pinned) / statistics.median(having)
+    beside = statistics.median(pinned) / statistics.median(rates["nothing"])
     print(f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes:")
-    print(f"{keys:.2f} of the rate without keys, and {beside:.2f} of that beside an open transaction;")
+    print(f"{shares['nothing']:.2f} of the rate without keys, and {beside:.2f} of that beside an open transaction;")
+    print(f"{shares['millisecond']:.2f} where jobs take a millisecond;")
     print(f"of {len(seen):,} looks, none saw more than {max(seen)} of a key")
 
 
