@@ -1,12 +1,13 @@
 """available → running within limits: max_workers, rates and keys, however many claim at once."""
 
 import asyncio
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from awa_py.db import Database, Record
+from awa_py.db import Database, Record, Schema
 from awa_py.store.claim import PRIORITIES, claim_jobs, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snooze_jobs
 from awa_py.store.maintain import promote_jobs
@@ -73,6 +74,12 @@ async def keyed(session: Session, key: str, count: int = 1, *, limit: int = 1, *
 
 async def ordered(session: Session, key: str, count: int = 1, **columns: Any) -> list[int]:
     return await keyed(session, key, count, ordered=True, **columns)
+
+
+WAITING = """
+    SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
+    WHERE NOT granted AND locktype = 'advisory' AND datname = current_database()
+"""
 
 
 class TestWhoClaims:
@@ -302,6 +309,19 @@ class TestKeys:
 
 
 class TestOthersInTheWay:
+    async def test_who_has_waited_sees_what_was_taken_whatever_the_database_is_set_to(
+        self, session: Session, database_url: str
+    ) -> None:
+        strict = Database(f"{database_url}?options=-c%20default_transaction_isolation%3Dserializable", Schema())
+        await insert_queue(session, "default", max_workers=1)
+        first, _ = await insert(session, "ready", 2)
+        async with another_session(strict) as second:
+            async with session.connection.transaction():
+                assert [row["id"] for row in (await take_rows(session))[0]] == [first]
+                waiting = asyncio.create_task(take_rows(second))
+                await eventually(partial(count, session.connection, WAITING))
+            assert (await waiting)[0] == []
+
     async def test_jobs_that_somebody_has_locked_are_passed_by(self, session: Session, database: Database) -> None:
         await insert_queue(session, "default", max_workers=1)
         first, second = await insert(session, "ready", 2)

@@ -1,6 +1,7 @@
 """A worker hears of jobs by notification, and outlives its connections."""
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from dataclasses import replace
@@ -9,6 +10,7 @@ from functools import partial
 import pytest
 
 from awa_py import App, Context
+from awa_py.db import OwnConnection
 from awa_py.store.session import Session
 from tests.support import (
     QUICK,
@@ -23,6 +25,8 @@ from tests.support import (
 from tests.wire import counted
 
 pytestmark = pytest.mark.integration
+
+KEEPALIVES = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 
 
 class TestConnections:
@@ -44,6 +48,15 @@ class TestConnections:
                 wire.swallow()
                 job = await outside.enqueue("work")
                 await outside.result(job.id, timeout="60s")
+
+    async def test_our_own_system_notices_a_server_that_is_gone(self, connection: OwnConnection) -> None:
+        """One that was cut off sends no end: the kernel asks for it, and gives up after 15 s."""
+        opened: socket.socket = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        if opened.family == socket.AF_UNIX:
+            pytest.skip("a unix socket ends with its server")
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        known = {name: value for name, value in KEEPALIVES.items() if hasattr(socket, name)}
+        assert known == {name: opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known}
 
     async def test_a_new_job_wakes_an_idle_worker(self, database_url: str) -> None:  # F13
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))

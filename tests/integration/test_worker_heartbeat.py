@@ -170,6 +170,28 @@ class TestHeartbeat:
         assert (found.state, found.lease, found.errors) == (State.RUNNING, 7, [])
         assert "the 1st attempt was no longer ours when it ended" in caplog.text
 
+    async def test_a_heart_that_was_away_asks_at_once_what_is_still_its_own(
+        self, database_url: str, session: Session
+    ) -> None:
+        seldom = replace(QUICK, heartbeat_interval=seconds(300), heartbeat_staleness=seconds(900))
+        app = with_settings(database_url, seldom)
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app):
+            await app.enqueue("work")
+            await eventually(gate.started.is_set)
+            await session.connection.execute("UPDATE awa.running SET lease = 7, worker_id = gen_random_uuid()")
+            await session.connection.fetch(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'awa heartbeat'"
+            )
+            await eventually(lambda: gate.told)
+        assert gate.told == ["its lease was lost"]
+
     async def test_a_rescued_job_is_told_at_once_where_it_runs(self, app: App, session: Session) -> None:  # A12
         told: list[str | None] = []
 
