@@ -17,7 +17,7 @@ import asyncpg
 from awa_py import duration
 from awa_py.db import LOST, Link, Schema, describe
 from awa_py.logs import Tally
-from awa_py.loops import cancel, wait_for_any
+from awa_py.loops import wait_for_any
 from awa_py.metrics import Metrics
 from awa_py.store import events
 from awa_py.store.events import Happening
@@ -60,6 +60,7 @@ class Timeline:
         self._noted_until = 0.0  # of what was claimed by then, and ran on, the start is noted
         self._tally = Tally(logger)
         self._soon = asyncio.Event()
+        self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,9 +71,11 @@ class Timeline:
         """Writes what it has, as far as that can be done at once."""
         if self._task is None:
             return
-        await cancel(self._task)
+        self._stopping = True
+        self._soon.set()
         try:
             async with asyncio.timeout(LAST_FLUSH_S):
+                await self._task  # not cancelled: what it is writing would be written once more
                 while self._happenings and await self._flush():
                     pass
         except TimeoutError:
@@ -104,7 +107,7 @@ class Timeline:
         self._noted_until = long_ago
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping:
             await wait_for_any(self._soon, FLUSH_INTERVAL_S)
             self._soon.clear()
             self._note_long_runs()

@@ -348,10 +348,15 @@ class TestAWorkersLife:
             "PYTHONPATH": str(awa.directory),
         }
         with processes(tmp_path, database_url, environment) as started:
-            worker = started.start("worker", "tasks:app", "-q", "default", "-q", "rescued", "--metrics-port", "0")
+            options = ("-q", "default", "-q", "rescued", "--metrics-port", "0", "--no-maintenance")
+            worker = started.start("worker", "tasks:app", *options)
             await eventually("it serves", lambda: "metrics at http://" in worker.output)
+            await eventually("the stale job is its", lambda: "took over 1 jobs" in worker.output)
             port = int(worker.output.partition("metrics at http://127.0.0.1:")[2].partition("/")[0])
             async with App(database_url) as app:
+                late = jobs[KINDS.index("too_long")]
+                await eventually("it has timed out", lambda: _ended(app, [late]))
+                started.start("maintenance")  # only now: a leader would rescue both
                 await eventually("all have ended", lambda: _ended(app, jobs))
                 running = await app.enqueue("waits", {"token": secret("a job that runs")})
                 await eventually("it runs", lambda: _is(app, running.id, State.RUNNING))
@@ -368,8 +373,8 @@ class TestAWorkersLife:
                 errors = [json.dumps((await app.get(job_id)).errors) for job_id in jobs]
             last = await session.connection.fetchval("SELECT last_error FROM awa.cron WHERE name = 'bad'")
             tables = [awa.ok(*command).out for command in (("stats",), ("job", "explain", str(running.id)))]
-        self._check_that_it_happened(worker.output, "\n".join(errors), last)
-        secret.assert_hidden(worker.output, *explained, *served, *errors, *tables, last)
+        self._check_that_it_happened(started.outputs, "\n".join(errors), last)
+        secret.assert_hidden(started.outputs, *explained, *served, *errors, *tables, last)
 
     async def _enqueue(self, database_url: str, session: Session, secret: Secret) -> list[int]:
         ids = []

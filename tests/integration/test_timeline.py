@@ -5,6 +5,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,29 @@ class TestBuffer:  # F15
                     await app.result(job.id, timeout="30s")  # no job suffers for it
                 assert sample(worker, "awa_timeline_dropped_total") == 15
             assert await count(session.connection, EVENTS) == 10
+
+    async def test_what_is_being_written_at_the_stop_is_written_once(
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = events.write_events
+
+        async def write_slowly(*arguments: Any, **options: Any) -> None:
+            await write(*arguments, **options)
+            await asyncio.sleep(2)  # until the answer comes
+
+        monkeypatch.setattr(events, "write_events", write_slowly)
+        monkeypatch.setattr(timeline, "FLUSH_INTERVAL_S", 0.1)
+
+        @app.job
+        async def work() -> None:
+            raise Snooze("1h")
+
+        snoozed = partial(count, session.connection, f"{EVENTS} WHERE event = 'snoozed'")
+        async with app:
+            async with working(app):
+                await app.enqueue("work")
+                await eventually(snoozed)
+            assert await snoozed() == 1
 
     async def test_a_flush_writes_so_much_and_not_more(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
