@@ -201,8 +201,8 @@ class Completer:
         await self._write(self._bury, flights)
 
     def _is_current(self, flight: Flight) -> bool:
-        """Whether no other attempt at its job has begun here since: then its lease is lost, even where a crash of the
-        server took back the first claim and both have the same number."""
+        """Whether its job was not claimed here once more: an earlier attempt has lost its lease, even where a crash of
+        the server took back the first claim and both have the same number."""
         return self._flights.get(flight.id) is flight
 
     def _keys(self, flights: Sequence[Flight]) -> tuple[UUID, list[int], list[int]]:

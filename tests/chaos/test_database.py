@@ -85,7 +85,7 @@ async def test_a_claim_that_a_crash_took_back_is_anothers_and_the_first_one_chan
     async with another_session(database) as session:
         await session.connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")  # nobody else flushes a claim
         await session.connection.execute("SELECT pg_reload_conf()")
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # the WAL writer reads it after its last short nap, and nobody can see that
         job_id = await put_one(session)
     first, second = new_owner(), new_owner()
     async with another_session(database, synchronous_commit="off") as session:  # as workers claim

@@ -21,7 +21,7 @@ walk AS (
     ) AS next
     WHERE n < $4
 ),
-with_room AS MATERIALIZED (
+with_room AS (
     -- Grouped, not joined: where these sessions may not hash, a join is a loop over what runs for each key.
     SELECT key, max(most_of_key) AS most_of_key, bool_or(ordered) AS ordered, count(*) FILTER (WHERE runs) AS busy
     FROM (SELECT key, most_of_key, ordered, false AS runs FROM walk
