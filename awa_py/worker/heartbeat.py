@@ -136,7 +136,7 @@ class Heart:
         """Says that the worker is there, does what is due, and hands its orders on."""
         session = Session(connection, self._database.schema)
         began = time.monotonic()
-        was_away = connection is not self._session_of_lock
+        was_away = self._session_of_lock is not None and connection is not self._session_of_lock
         await self._hold_place(connection, session)
         rows = await store.beat_worker(
             session,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from awa_py import App, Context, State
-from awa_py.db import Database
+from awa_py.db import Database, Link, OwnConnection
 from awa_py.store.heartbeat import beat_jobs
 from awa_py.store.maintain import rescue_overdue_jobs
 from awa_py.store.queues import set_queue
@@ -21,6 +21,7 @@ from tests.support import (
     Gate,
     another_session,
     beaten_since,
+    count,
     eventually,
     insert_running,
     look,
@@ -63,6 +64,34 @@ class TestHeartbeat:
                 return bool(await session.connection.fetchval(seen))
 
             await eventually(has_beaten_often)
+        assert beats == []
+
+    async def test_a_first_beat_that_comes_late_renews_nothing_that_is_fresh(
+        self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        beats: list[object] = []
+        gate = Gate()
+
+        class LateLink(Link):
+            async def connection(self) -> OwnConnection:
+                await eventually(gate.started.is_set)
+                return await super().connection()
+
+        monkeypatch.setattr("awa_py.worker.heartbeat.Link", LateLink)
+        monkeypatch.setattr("awa_py.store.heartbeat.beat_jobs", lambda *values: beats.append(values))
+        seldom = replace(QUICK, heartbeat_interval=seconds(60), heartbeat_staleness=seconds(180))
+        app = with_settings(database_url, seldom)
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            seen = "SELECT count(*) FROM awa.workers WHERE heartbeat_at > started_at + interval '1 second'"
+            await eventually(partial(count, session.connection, seen))
+            gate.open.set()
+            await app.result(job.id, timeout="20s")
         assert beats == []
 
     async def test_a_handler_that_blocks_the_event_loop_does_not_look_dead(self, database_url: str) -> None:
