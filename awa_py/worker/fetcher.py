@@ -25,6 +25,7 @@ from awa_py.worker.flight import Flight, Stop
 from awa_py.worker.flights import Flights
 from awa_py.worker.heartbeat import Heart
 from awa_py.worker.orders import Orders
+from awa_py.worker.prospects import Prospects
 from awa_py.worker.taker import Taker
 
 logger = logging.getLogger("awa.worker")
@@ -38,11 +39,6 @@ WOKEN_POLLS = 4  # where wake-ups are heard, polling is only the net: it is done
 LOOKS_AFTER_HANGING_S = (0.005, 0.02, 0.1, 0.5, 2.0)
 PATIENCE_S = 1.0  # a job that was claimed ahead and got no slot for so long goes back
 FAILED_CLAIM_PAUSES_S = (1.0, 2.0, 5.0)
-SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
-BORROW_S = 1.0  # a job that has waited for so long beside a worker with a free slot may be in nobody's part
-INTEREST_S = 2.0  # a queue with a rate that gave nothing for so long is looked at like any other
-RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
-RATED_PAUSES_S = (0.02, 0.5)  # but not sooner, nor later, than that
 
 
 class Fetcher:
@@ -77,18 +73,12 @@ class Fetcher:
         self._staleness = staleness
         self._executor = executor
         self._cursors = {queue: Cursor() for queue in queues}
-        self._promising = set(queues)  # queues that may have something to claim
         shown_kinds = registry.kinds if executor.needs_details else registry.kinds_with_context
         self._taker = Taker(
             queues, kinds=self._kinds, shown_kinds=list(shown_kinds), worker_id=worker_id, timed=metrics.watching
         )
+        self._prospects = Prospects(queues, self._taker, flights)
         self._look_around_at = 0.0
-        self._look_again_at: dict[str, float] = {}  # queues that may have something to claim from then on
-        # Queues that gave all that their limits allow, and when more is worth a look.
-        self._short: dict[str, float] = {}
-        self._frees = 0  # how often slots came free
-        self._gave_at = dict.fromkeys(queues, 0.0)
-        self._borrow_at: dict[str, float] = {}  # queues of which the worker has its part, and when it may try for more
         self._wake = asyncio.Event()
         self._unsure = False  # a claim may have been committed without our hearing of it
         self._fresh = True
@@ -101,12 +91,12 @@ class Fetcher:
         """Something can be claimed there."""
         if queue in self._cursors:
             self._bell.rang()
-            self._promising.add(queue)
+            self._prospects.promising.add(queue)
             self._wake.set()
 
     def all_may_be_ready(self) -> None:
         """Nobody knows what happened meanwhile: look everywhere."""
-        self._promising.update(self._cursors)
+        self._prospects.promising.update(self._cursors)
         self._wake.set()
 
     def obey(self, orders: Orders) -> None:
@@ -117,10 +107,7 @@ class Fetcher:
         self.all_may_be_ready()
 
     def slot_is_free(self) -> None:
-        self._frees += 1
-        self._look_again_at |= self._short  # a key has a place again, say
-        self._short.clear()
-        if self._promising or self._look_again_at:
+        if self._prospects.slot_is_free():
             self._wake.set()
 
     async def run(self, *, until_idle: bool) -> None:
@@ -160,7 +147,7 @@ class Fetcher:
         try:
             if await self._tend_bell():
                 return
-            if not await wait_for_any(self._wake, self._patience_s()):
+            if not await wait_for_any(self._wake, self._prospects.due_in_s(self._usual_patience_s())):
                 await self._look_around()
         except (*LOST, asyncpg.PostgresError) as error:
             self._tally.log(logging.WARNING, "poll", "a poll failed: %s", describe(error))
@@ -169,12 +156,12 @@ class Fetcher:
     async def _look_around(self) -> None:
         """Finds the queues that have work: nobody may have told us."""
         began = time.monotonic()
-        others = [queue for queue in self._cursors if queue not in self._promising]
+        others = [queue for queue in self._cursors if queue not in self._prospects.promising]
         if len(self._cursors) == 1:
-            self._promising.update(others)
+            self._prospects.promising.update(others)
         elif others:
             session = Session(await self._link.connection(), self._schema)
-            self._promising |= await claim.queues_with_work(session, queues=others, kinds=self._kinds)
+            self._prospects.promising |= await claim.queues_with_work(session, queues=others, kinds=self._kinds)
         ended = time.monotonic()
         self._look_around_at = ended + max(LOOK_AROUND_S, LOOK_AROUND_SHARE * (ended - began))
 
@@ -184,7 +171,7 @@ class Fetcher:
             session = Session(await self._link.connection(), self._schema)
             await heartbeat.stop_listening(session, self._worker_id)
             self._bell.hung = False
-        elif not self._bell.hung and self._bell.is_missed and not self._promising and self._listening():
+        elif not self._bell.hung and self._bell.is_missed and not self._prospects.promising and self._listening():
             session = Session(await self._link.connection(), self._schema)
             await heartbeat.listen_for_jobs(session, self._worker_id, list(self._cursors))
             self._bell.hung = True
@@ -194,14 +181,8 @@ class Fetcher:
             return True
         return False
 
-    def _patience_s(self) -> float:
-        patience_s = self._usual_patience_s()
-        if self._look_again_at:
-            patience_s = min(patience_s, max(0.0, min(self._look_again_at.values()) - time.monotonic()))
-        return patience_s
-
     def _usual_patience_s(self) -> float:
-        if self._promising:  # it waits for a slot
+        if self._prospects.promising:  # it waits for a slot
             return self._poll_s
         if not self._bell.hung and not self._bell.is_missed:
             return min(BUSY_POLL_S, self._poll_s)
@@ -219,42 +200,21 @@ class Fetcher:
         if self._fresh:
             await self._take_over(session)
         claimed = 0
-        self._promise_what_is_due()
-        for queue in sorted(self._promising, key=lambda queue: self._cursors[queue].last_claim):
+        self._prospects.promise_what_is_due()
+        for queue in sorted(self._prospects.promising, key=lambda queue: self._cursors[queue].last_claim):
             limit = min(self._flights.room(queue), MAX_BATCH)
             if limit >= self._flights.chunk(queue):
                 claimed += await self._claim(session, queue, limit)
-            elif self._may_borrow(queue):
+            elif self._prospects.may_borrow(queue):
                 claimed += await self._claim(session, queue, 1)
         return claimed
 
-    def _may_borrow(self, queue: str) -> bool:
-        """Whether to take one job beyond the worker's part: those who have the others may know other kinds, or have no
-        slot. The claim keeps the whole."""
-        if not self._flights.is_at_its_share(queue):
-            self._borrow_at.pop(queue, None)
-            return False
-        now = time.monotonic()
-        if now < self._borrow_at.setdefault(queue, now + BORROW_S):
-            return False
-        del self._borrow_at[queue]
-        return True
-
     async def _claim(self, session: Session, queue: str, limit: int) -> int:
-        # Before the statement: a wake-up that comes while it runs may be about a job that it does not see.
-        self._promising.discard(queue)
-        frees = self._frees
+        self._prospects.claim_begins(queue)
         rows, full = await self._scan(session, queue, limit)
         if not rows and not full and self._may_look_further(queue):
             rows, full = await self._scan(session, queue, limit)
-        if rows:
-            self._gave_at[queue] = time.monotonic()
-        if len(rows) == limit:
-            self._promising.add(queue)
-        elif self._taker.is_amid_search(queue):
-            self._go_on_searching(queue)
-        elif self._taker.is_careful(queue, time.monotonic()):
-            self._came_short(queue, freed=self._frees > frees)
+        self._prospects.claim_gave(queue, len(rows), limit)
         return len(rows)
 
     def _may_look_further(self, queue: str) -> bool:
@@ -265,34 +225,6 @@ class Fetcher:
             if searches_at is None or now < searches_at:  # it would look at the same jobs again
                 return False
         return self._cursors[queue].may_scan_fully(now)
-
-    def _go_on_searching(self, queue: str) -> None:
-        """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
-        self._promising.add(queue)
-        soon = time.monotonic() + (SHORT_S if len(self._flights) else 0.0)
-        self._look_again_at[queue] = max(soon, self._taker.searches_at(queue) or 0.0)
-
-    def _came_short(self, queue: str, *, freed: bool) -> None:
-        """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile. Where it is worth
-        searching for jobs with room, that comes next."""
-        now = time.monotonic()
-        rate = self._taker.told(queue).rate
-        if rate and now < self._gave_at[queue] + INTEREST_S:
-            shortest_s, longest_s = RATED_PAUSES_S
-            self._look_again_at[queue] = now + min(max(RATED_JOBS / rate, shortest_s), longest_s)
-        elif freed:
-            self._look_again_at[queue] = now + SHORT_S
-        else:
-            self._short[queue] = now + SHORT_S
-            if (searches_at := self._taker.searches_at(queue)) is not None:
-                self._look_again_at[queue] = max(now + SHORT_S, searches_at)
-
-    def _promise_what_is_due(self) -> None:
-        now = time.monotonic()
-        due = {queue for queue, moment in self._look_again_at.items() if moment <= now}
-        for queue in due:
-            del self._look_again_at[queue]
-        self._promising |= due
 
     async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
         cursor = self._cursors[queue]
@@ -358,5 +290,5 @@ class Fetcher:
         session = Session(await self._link.connection(), self._schema)
         promoted, _ = await maintain.promote_jobs(session, limit=PROMOTE_BATCH)
         waiting = await claim.queues_with_work(session, queues=list(self._cursors), kinds=self._kinds)
-        self._promising |= waiting
+        self._prospects.promising |= waiting
         return not promoted and not waiting
