@@ -92,6 +92,16 @@ def test_a_queue_within_limits_that_came_short_is_worth_a_look_when_a_job_has_en
     assert worker.would_claim()
 
 
+def test_what_came_short_once_is_forgotten_when_it_was_looked_at(worker: Worker) -> None:
+    worker.claims(3)
+    worker.prospects.slot_is_free()
+    worker.now += SHORT_S
+    assert worker.would_claim()
+    worker.careful = False
+    worker.claims(0)
+    assert not worker.prospects.slot_is_free()
+
+
 def test_jobs_that_end_one_after_another_are_claimed_for_together(worker: Worker) -> None:
     worker.claims(3)
     worker.prospects.slot_is_free()
