@@ -30,6 +30,7 @@ from awa_py.worker.taker import Taker
 
 logger = logging.getLogger("awa.worker")
 
+MAX_BATCH = 500
 FEW = 10
 PROMOTE_BATCH = 1_000
 LOOK_AROUND_S = 0.1  # while some queue keeps it busy, a worker looks so often whether others have work …
@@ -201,11 +202,8 @@ class Fetcher:
         claimed = 0
         self._prospects.promise_what_is_due()
         for queue in sorted(self._prospects.promising, key=lambda queue: self._cursors[queue].last_claim):
-            if self._prospects.has_enough(queue):
-                continue
-            portion = self._prospects.portion(queue)
-            limit = min(self._flights.room(queue), portion)
-            if limit >= min(self._flights.chunk(queue), portion):
+            limit = min(self._flights.room(queue), MAX_BATCH)
+            if limit >= self._flights.chunk(queue):
                 claimed += await self._claim(session, queue, limit)
             elif self._prospects.may_borrow(queue):
                 claimed += await self._claim(session, queue, 1)

@@ -1,10 +1,9 @@
-"""Which queues are worth a claim, from when on, and of how many jobs."""
+"""Which queues are worth a claim, and from when on."""
 
 import time
 from collections.abc import Sequence
 
 from awa_py.worker.flights import Flights
-from awa_py.worker.portion import Portion
 from awa_py.worker.taker import Taker
 
 SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
@@ -26,7 +25,6 @@ class Prospects:
         self._frees = 0  # how often slots came free
         self._frees_before = dict.fromkeys(queues, 0)  # as of the last claim's beginning
         self._gave_at = dict.fromkeys(queues, 0.0)
-        self._portions = {queue: Portion() for queue in queues}
         self._borrow_at: dict[str, float] = {}  # the worker has its part of them, and may try for more from then on
 
     def slot_is_free(self) -> bool:
@@ -48,14 +46,6 @@ class Prospects:
         if not self._look_again_at:
             return longest_s
         return min(longest_s, max(0.0, min(self._look_again_at.values()) - time.monotonic()))
-
-    def portion(self, queue: str) -> int:
-        """How many jobs to ask for, at the most."""
-        return self._portions[queue].size
-
-    def has_enough(self, queue: str) -> bool:
-        """Whether the worker should see to what it has before it asks for more."""
-        return self._portions[queue].is_enough(self._flights.backlog(queue), time.monotonic())
 
     def may_borrow(self, queue: str) -> bool:
         """Whether to take one job beyond the worker's part: those who have the others may know other kinds, or have no
@@ -79,10 +69,6 @@ class Prospects:
         now = time.monotonic()
         if jobs:
             self._gave_at[queue] = now
-        if not self._taker.is_careful(queue, now):
-            self._portions[queue] = Portion()
-        elif not self._taker.told(queue).limited:
-            self._portions[queue].claimed(self._taker.part(queue), now, all_asked_for=jobs == limit)
         if jobs == limit:
             self.promising.add(queue)
         elif self._taker.is_amid_search(queue):

@@ -27,7 +27,6 @@ class Progress:
     after_key: str = ""
     wary_until: float = 0.0
     search_at: float = 0.0
-    part: int | None = None  # of what runs, as the last claim said, where keys had little room
     vain: int = 0  # how often in a row all keys were searched in vain
 
 
@@ -63,10 +62,6 @@ class Taker:
         """Whether its claims have to keep within limits."""
         return self.told(queue).limited or now < self._progress[queue].wary_until
 
-    def part(self, queue: str) -> int | None:
-        """How many jobs are the worker's part, where the last claim found that keys have little room."""
-        return self._progress[queue].part
-
     def is_amid_search(self, queue: str) -> bool:
         """Whether the last search has not seen all keys."""
         return bool(self._progress[queue].after_key)
@@ -81,7 +76,6 @@ class Taker:
     ) -> tuple[list[Record], bool]:
         """Jobs of the queue, within its limits where it has some; and whether it has looked everywhere."""
         above, full = cursor.above(now)
-        self._progress[queue].part = None
         rows: list[Record] = []
         if not self.is_careful(queue, now):
             rows, limited = await claim.claim_jobs(
@@ -107,7 +101,7 @@ class Taker:
         progress = self._progress[queue]
         searches = (full or progress.search) and now >= progress.search_at
         found = await self._search(session, queue, above, limit) if searches else []
-        rows, note = await claim.claim_limited_jobs(
+        rows, noted = await claim.claim_limited_jobs(
             session,
             queue=queue,
             above=above,
@@ -118,11 +112,10 @@ class Taker:
             timed=self._timed,
             found=found,
         )
-        progress.part = note.part
         if searches:
-            progress.search = note.search and bool(found or progress.after_key)
+            progress.search = noted and bool(found or progress.after_key)
         else:
-            progress.search = note.search or progress.search
+            progress.search = noted or progress.search
         return rows, searches
 
     async def _search(self, session: Session, queue: str, above: Sequence[int], limit: int) -> list[int]:
@@ -134,7 +127,6 @@ class Taker:
             above=above,
             kinds=self._kinds,
             limit=max(FEW_KEYS, limit),
-            in_line=limit,
             after_key=progress.after_key,
         )
         ended = time.monotonic()

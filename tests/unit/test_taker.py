@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from awa_py.store.claim import Note
 from awa_py.store.session import Session
 from awa_py.worker.cursor import Cursor
 from awa_py.worker.orders import Orders, QueueOrders
@@ -39,8 +38,8 @@ class Queue:
         self.now += SEARCH_TAKES_S
         return self.finds, self.keys_left
 
-    async def _claim(self, *_: object, **__: object) -> tuple[list[Any], Note]:
-        return [], Note(search=self.comes_short)
+    async def _claim(self, *_: object, **__: object) -> tuple[list[Any], bool]:
+        return [], self.comes_short
 
     def claim(self) -> bool:
         """Whether a claim searched."""

@@ -2,7 +2,7 @@
 -- $1 queue · $2 the position above which each priority is scanned · $3 how many at the most
 -- $4 the kinds that the caller can run · $5 worker id · $6 jobs elsewhere that may be taken too
 -- $7 the kinds whose handlers may look at their whole job · $8 whether to say how long each was due
--- Answers as claim_jobs does; and at last a row without id, where there is something to say: see claim_within_limits.
+-- Answers as claim_jobs does; and at last a row without id, where it is worth searching for others before the next claim.
 --
 -- The locks are held until the answer is sent. Whoever is frozen in this moment reads no more of it than fits into the
 -- buffers in between, so it is kept small: larger jobs come without args and details, which read_claimed_jobs has.
