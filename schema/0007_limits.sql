@@ -90,12 +90,9 @@ CREATE TABLE awa.claim_marks (
     PRIMARY KEY (scope, mark)
 );
 
--- What runs of a queue and counts for its max_workers. By the index, whatever vacuum has last seen.
+-- What runs of a queue and counts for its max_workers.
 CREATE FUNCTION awa.running_of_queue(wanted_queue text) RETURNS TABLE (id bigint, claim_number bigint)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
+LANGUAGE sql STABLE AS $$
     WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = wanted_queue ORDER BY mark DESC LIMIT 1)
     SELECT id, claim_number
     FROM awa.running
@@ -103,24 +100,21 @@ BEGIN
     UNION ALL
     SELECT id, claim_number
     FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[]) OFFSET 0) AS old  -- by id, that is
-    WHERE limited AND queue = wanted_queue AND claim_number <= (SELECT mark FROM last);
-END $$;
+    WHERE limited AND queue = wanted_queue AND claim_number <= (SELECT mark FROM last)
+$$;
 
 -- What runs and has a key.
-CREATE FUNCTION awa.running_with_key() RETURNS TABLE (id bigint, claim_number bigint, concurrency_key text)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY
+CREATE FUNCTION awa.running_with_key() RETURNS TABLE (id bigint, claim_number bigint, queue text, concurrency_key text, worker_id uuid)
+LANGUAGE sql STABLE AS $$
     WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = '' ORDER BY mark DESC LIMIT 1)
-    SELECT id, claim_number, concurrency_key
+    SELECT id, claim_number, queue, concurrency_key, worker_id
     FROM awa.running
     WHERE concurrency_key IS NOT NULL AND claim_number > coalesce((SELECT mark FROM last), 0)
     UNION ALL
-    SELECT id, claim_number, concurrency_key
+    SELECT id, claim_number, queue, concurrency_key, worker_id
     FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[]) OFFSET 0) AS old
-    WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last);
-END $$;
+    WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last)
+$$;
 
 -- Waits for the claims of a scope that are under way, and keeps others off until the transaction ends.
 CREATE FUNCTION awa.lock_scope(scope text) RETURNS void LANGUAGE sql AS $$
@@ -200,28 +194,44 @@ CREATE OR REPLACE VIEW awa.jobs AS
 
 -- Takes jobs of one queue within all limits: ready → running, with a new lease. The caller's part of the queue's
 -- max_workers is the caller's business; the whole is kept here, as are the rate and the keys.
---   above: the position above which each priority is scanned · most: how many at the most · claimer: the worker's id
---   elsewhere: jobs that may be taken too, see find_overlooked_jobs
--- Answers a row for each job, as it was before; and one without id where a search is worth it, since few of those that it
--- looked at have room or since keys take turns.
+--   above: the position above which each priority is scanned · slack: so far below the last that it takes the next claim
+--   begins · most: how many at the most · claimer: the worker's id
+--   elsewhere: jobs that may be taken too: found by find_overlooked_jobs, or passed by before
+-- Answers a row for each job, as it was before; and one without id where there is something to say, in its args:
+--   search: it is worth it, since few of those that it looked at have room, or since keys take turns
+--   passed_by: jobs that it looked at and left, and that the next claim does not see; not all of them, where they are many
+--   part: how many of the queue's jobs with a key the caller would have if each worker that has some had as many, where keys
+--   had no room for many of those that it looked at
 --
--- Claims with limits come one after another: who has waited here sees what the one before has taken, since each
--- statement of a function has a snapshot of its own. So nothing here may take long, whatever lies in the indexes: what
--- has to be looked for is looked for before.
+-- Claims of a scope come one after another: who has waited sees what the one before has taken, since each statement of a
+-- function has a snapshot of its own. So nothing there may take long, whatever lies in the indexes: what has to be looked
+-- for is looked for before. A large claim comes to the keys with its candidates in hand: their rows are locked, and another
+-- claim's are others. A small one takes its turn first, so that none goes past what it looks at and leaves. Those that are
+-- not taken are free again when the claim ends.
 CREATE FUNCTION awa.claim_within_limits(
-    wanted_queue text, above bigint[], most int, kinds text[], claimer uuid, elsewhere bigint[]
-) RETURNS SETOF awa.ready LANGUAGE plpgsql SET enable_seqscan = off AS $$
+    wanted_queue text, above bigint[], slack int, most int, kinds text[], claimer uuid, elsewhere bigint[]
+) RETURNS SETOF awa.ready LANGUAGE plpgsql
+SET enable_seqscan = off
+SET enable_nestloop = off SET enable_hashjoin = on  -- jobs and counts of keys are joined by a hash table, however many
+AS $$
 #variable_conflict use_column
 DECLARE
-    q       awa.queues;
-    keyed   boolean;
-    moment  timestamptz;
-    tokens  float8;
-    in_line int := greatest(200, most + most / 4);
-    taken   int := 0;
+    large      CONSTANT int := 50;
+    in_line    CONSTANT int := most + greatest(most / 4, 50);
+    q                   awa.queues;
+    keyed               boolean;
+    candidates          tid[];
+    chosen              tid[];
+    passed_by           bigint[];
+    moment              timestamptz;
+    tokens              float8;
+    note                awa.ready;
 BEGIN
-    PERFORM awa.lock_scope(wanted_queue);
     SELECT * INTO q FROM awa.queues WHERE name = wanted_queue;
+    IF q.max_workers IS NOT NULL OR q.rate_jobs IS NOT NULL THEN
+        PERFORM awa.lock_scope(wanted_queue);
+        SELECT * INTO q FROM awa.queues WHERE name = wanted_queue;
+    END IF;
     IF (q.paused AND q.paused_until > now() IS NOT FALSE) OR q.throttled_until > now() THEN
         RETURN;
     END IF;
@@ -238,6 +248,7 @@ BEGIN
     IF most <= 0 THEN
         RETURN;
     END IF;
+
     -- Keys are shared by all queues, and have a lock of their own. Jobs whose key is seen only later stay.
     keyed := EXISTS (SELECT FROM awa.ready WHERE id = ANY (elsewhere) AND concurrency_key IS NOT NULL)
              OR EXISTS (SELECT
@@ -246,85 +257,88 @@ BEGIN
                                             WHERE queue = wanted_queue AND priority = level.priority
                                               AND pos > level.above AND concurrency_key IS NOT NULL
                                             ORDER BY pos LIMIT 1) AS head);
-    IF keyed THEN
+    IF keyed AND most < large THEN
         PERFORM awa.lock_scope('');
-        PERFORM awa.move_mark('');
     END IF;
-    RETURN QUERY
-    WITH
-    -- The next in line, and what was found elsewhere.
-    line AS MATERIALIZED (
-        SELECT head.*
-        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-        CROSS JOIN LATERAL (
-            SELECT ready.ctid, id, priority, pos, concurrency_key AS key, concurrency_limit AS most_of_key, ordered
-            FROM awa.ready
-            WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
-              AND concurrency_key IS NOT NULL
-              AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-            ORDER BY pos
-            LIMIT in_line
-        ) AS head
-        WHERE keyed
-        LIMIT in_line
-    ),
-    candidates AS MATERIALIZED (
-        SELECT * FROM line
-        UNION ALL
-        SELECT ctid, id, priority, pos, concurrency_key, concurrency_limit, ordered
+    candidates := ARRAY(
+        SELECT ctid
         FROM awa.ready
         WHERE id = ANY (elsewhere) AND queue = wanted_queue AND (keyed OR concurrency_key IS NULL)
           AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-          AND id NOT IN (SELECT id FROM line)
-    ),
-    -- What runs stands before what waits: so the place in a key's line says whether there is room.
-    ranked AS (
-        SELECT *, row_number() OVER (PARTITION BY key ORDER BY id IS NOT NULL, priority, id) AS nth
-        FROM (SELECT * FROM candidates
-              UNION ALL
-              SELECT NULL, NULL, NULL, NULL, concurrency_key, NULL, NULL
-              FROM awa.running_with_key()
-              WHERE keyed) AS everybody
-    ),
-    heads AS MATERIALIZED (
-        SELECT ctid, priority, CASE WHEN q.fair THEN nth ELSE 0 END AS turn, pos
-        FROM ranked
-        WHERE nth <= most_of_key
-          -- Of an ordered key it is the first, or none; and one that has begun keeps its place.
-          AND (NOT ordered
-               OR (id = (SELECT id FROM awa.ready WHERE queue = wanted_queue AND concurrency_key = ranked.key
-                         ORDER BY priority, id LIMIT 1)
-                   AND NOT EXISTS (SELECT FROM awa.scheduled s
-                                   WHERE s.concurrency_key = ranked.key AND s.ordered AND s.id < ranked.id
-                                     AND s.lease > 0)))
-        UNION ALL
-        SELECT ctid, priority, 0, pos FROM candidates WHERE key IS NULL
-        UNION ALL
-        -- Those without a key take turns as if they had one.
-        (SELECT head.ctid, head.priority, CASE WHEN q.fair THEN row_number() OVER (ORDER BY head.priority, head.pos) ELSE 0 END,
-                head.pos
-         FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-         CROSS JOIN LATERAL (
-             SELECT ready.ctid, ready.priority, ready.pos
-             FROM awa.ready
-             WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
-               AND concurrency_key IS NULL
-               AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-             ORDER BY pos
-             LIMIT most + 100
-         ) AS head
-         LIMIT most + 100)
-    ),
-    gone AS (
-        -- A few more, since somebody may have locked some of them.
-        DELETE FROM awa.ready
-        WHERE ctid = ANY (ARRAY(
+        FOR UPDATE SKIP LOCKED
+    ) || ARRAY(
+        SELECT head.ctid
+        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+        CROSS JOIN LATERAL (
             SELECT ready.ctid
-            FROM (SELECT * FROM heads ORDER BY priority, turn, pos LIMIT most + 100) AS head
-            JOIN awa.ready ON ready.ctid = head.ctid
-            ORDER BY head.priority, head.turn, head.pos LIMIT most
-            FOR UPDATE OF ready SKIP LOCKED))
-        RETURNING *
+            FROM awa.ready
+            WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+              AND concurrency_key IS NULL
+              AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+            ORDER BY pos
+            LIMIT most
+            FOR UPDATE SKIP LOCKED
+        ) AS head
+        LIMIT most
+    );
+    IF keyed THEN
+        candidates := candidates || ARRAY(
+            SELECT head.ctid
+            FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+            CROSS JOIN LATERAL (
+                SELECT ready.ctid
+                FROM awa.ready
+                WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+                  AND concurrency_key IS NOT NULL
+                  AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+                ORDER BY pos
+                LIMIT in_line
+                FOR UPDATE SKIP LOCKED
+            ) AS head
+            LIMIT in_line
+        );
+        PERFORM awa.lock_scope('');
+        PERFORM awa.move_mark('');
+    END IF;
+
+    WITH
+    busy AS (
+        SELECT concurrency_key AS key, count(*) AS jobs FROM awa.running_with_key() WHERE keyed GROUP BY concurrency_key
+    ),
+    -- Where each stands in the line of its key, behind what runs. Those without a key have a line as if it were one.
+    ranked AS (
+        SELECT ready.ctid, id, priority, pos, concurrency_key AS key, concurrency_limit AS most_of_key, ordered,
+               coalesce(busy.jobs, 0) + row_number() OVER (PARTITION BY concurrency_key ORDER BY priority, id) AS nth
+        FROM awa.ready LEFT JOIN busy ON busy.key = concurrency_key
+        WHERE ready.ctid = ANY (candidates)
+    ),
+    first AS (
+        SELECT ctid, priority, pos
+        FROM ranked
+        WHERE key IS NULL
+           OR nth <= most_of_key
+              -- Of an ordered key it is the first, or none; and one that has begun keeps its place.
+              AND (NOT ordered
+                   OR id = (SELECT id FROM awa.ready WHERE queue = wanted_queue AND concurrency_key = ranked.key
+                            ORDER BY priority, id LIMIT 1)
+                      AND NOT EXISTS (SELECT FROM awa.scheduled s
+                                      WHERE s.concurrency_key = ranked.key AND s.ordered AND s.id < ranked.id
+                                        AND s.lease > 0))
+        ORDER BY priority, CASE WHEN q.fair THEN nth END, pos
+        LIMIT most
+    )
+    SELECT coalesce(array_agg(ctid), '{}'),
+           ARRAY[greatest(above[1], max(pos) FILTER (WHERE priority = 1) - slack),
+                 greatest(above[2], max(pos) FILTER (WHERE priority = 2) - slack),
+                 greatest(above[3], max(pos) FILTER (WHERE priority = 3) - slack),
+                 greatest(above[4], max(pos) FILTER (WHERE priority = 4) - slack)]
+    INTO chosen, above
+    FROM first;
+
+    RETURN QUERY
+    WITH
+    gone AS (
+        DELETE FROM awa.ready WHERE ctid = ANY (chosen) RETURNING *
     ),
     claimed AS (
         INSERT INTO awa.running (id, created_at, run_at, expires_at, timeout, parent_id, lease, priority, attempt,
@@ -345,9 +359,23 @@ BEGIN
         WHERE name = wanted_queue AND tokens IS NOT NULL
     )
     SELECT * FROM gone;
-    GET DIAGNOSTICS taken = ROW_COUNT;
-    IF q.fair OR 4 * taken < most THEN
-        RETURN NEXT NULL::awa.ready;
+
+    IF q.fair OR 4 * cardinality(chosen) < most THEN
+        note.args := '{"search": true}';
+    END IF;
+    IF keyed AND cardinality(chosen) < cardinality(candidates) THEN
+        passed_by := ARRAY(SELECT id FROM awa.ready WHERE ctid = ANY (candidates) AND pos <= above[priority] LIMIT 200);
+        IF passed_by <> '{}' THEN
+            note.args := coalesce(note.args, '{}') || jsonb_build_object('passed_by', passed_by);
+        END IF;
+        IF 4 * cardinality(chosen) < 3 * most THEN
+            note.args := coalesce(note.args, '{}') || jsonb_build_object('part', (
+                SELECT count(*) / (1 + count(DISTINCT worker_id) FILTER (WHERE worker_id <> claimer))
+                FROM awa.running_with_key() WHERE queue = wanted_queue));
+        END IF;
+    END IF;
+    IF note.args IS NOT NULL THEN
+        RETURN NEXT note;
     END IF;
 END $$;
 
@@ -380,7 +408,7 @@ BEGIN
         WHERE id = ANY (ids) AND lease = (lease_of ->> id::text)::int AND (holder IS NULL OR worker_id = holder)
         RETURNING *, error_of ->> id::text AS error, (delay_of ->> id::text)::interval AS delay
     ),
-    judged AS MATERIALIZED (
+    judged AS (
         SELECT ended.*, now() + CASE
                    WHEN ended.delay IS NOT NULL THEN ended.delay
                    ELSE greatest(
@@ -472,7 +500,7 @@ BEGIN
         FROM (SELECT DISTINCT ON (unique_key) unique_key, new_id, unique_for, unique_states
               FROM input WHERE unique_key IS NOT NULL ORDER BY unique_key, n OFFSET 0) AS sorted
     ),
-    judged AS MATERIALIZED (
+    judged AS (
         SELECT input.*, coalesce(keyed.holder, input.new_id) AS holder
         FROM input LEFT JOIN keyed USING (unique_key)
     ),

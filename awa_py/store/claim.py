@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from awa_py.db import Record
@@ -12,6 +13,14 @@ from awa_py.store.session import Session
 
 PRIORITIES = (1, 2, 3, 4)
 WAITED_S = 9  # where a claimed row says how long it was due
+
+
+class Note(NamedTuple):
+    """What a claim within limits says beside its jobs."""
+
+    search: bool = False  # it is worth searching for others before the next claim
+    passed_by: Sequence[int] = ()  # it left these jobs, and the next claim does not see them
+    part: int | None = None  # keys had little room: so many jobs are the worker's part of what runs
 
 
 async def claim_jobs(
@@ -40,26 +49,30 @@ async def claim_limited_jobs(
     *,
     queue: str,
     above: Sequence[int],
+    slack: int,
     limit: int,
     kinds: Sequence[str],
     shown_kinds: Sequence[str],
     worker_id: UUID,
     timed: bool = False,
     found: Sequence[int] = (),
-) -> tuple[list[Record], bool]:
-    """The same within the limits of the queue and of the jobs' keys, of those above and those that were `found`.
-    And whether it is worth searching for others before the next claim.
+) -> tuple[list[Record], Note]:
+    """The same within the limits of the queue and of the jobs' keys, of those above and those that were `found`. The next
+    claim is expected to begin `slack` below the last that this one takes.
     """
-    rows, search = split_off_note(
-        await session.fetch("claim_limited_jobs", queue, above, limit, kinds, worker_id, found, shown_kinds, timed)
+    rows = await session.fetch(
+        "claim_limited_jobs", queue, above, limit, kinds, worker_id, found, shown_kinds, timed, slack
     )
+    note = Note()
+    if rows and rows[-1]["id"] is None:
+        note = Note(**json.loads(rows.pop()["args"]))
     large = [row for row in rows if row["args"] is None]
     if large:
         ids, positions = [row["id"] for row in large], [row["pos"] for row in large]
         read = await session.fetch("read_claimed_jobs", ids, positions, worker_id, shown_kinds, timed)
         whole = {row["id"]: row for row in read}
         rows = [row for row in (whole.get(row["id"], row) for row in rows) if row["args"] is not None]
-    return rows, search
+    return rows, note
 
 
 async def find_overlooked_jobs(
@@ -69,10 +82,12 @@ async def find_overlooked_jobs(
     above: Sequence[int],
     kinds: Sequence[str],
     limit: int,
+    in_line: int,
     after_key: str,
 ) -> tuple[list[int], str]:
-    """Jobs that a claim does not meet that begins above; and the key after which to go on, '' for the first."""
-    row = await session.fetchrow("find_overlooked_jobs", queue, above, kinds, limit, after_key)
+    """Jobs that a claim of `in_line` jobs does not meet that begins above; and the key after which to go on, '' for the
+    first."""
+    row = await session.fetchrow("find_overlooked_jobs", queue, above, kinds, limit, after_key, in_line)
     assert row is not None
     return row["ids"], row["go_on_after"]
 

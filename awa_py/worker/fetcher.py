@@ -30,7 +30,6 @@ from awa_py.worker.taker import Taker
 
 logger = logging.getLogger("awa.worker")
 
-MAX_BATCH = 500
 FEW = 10
 PROMOTE_BATCH = 1_000
 LOOK_AROUND_S = 0.1  # while some queue keeps it busy, a worker looks so often whether others have work …
@@ -202,8 +201,11 @@ class Fetcher:
         claimed = 0
         self._prospects.promise_what_is_due()
         for queue in sorted(self._prospects.promising, key=lambda queue: self._cursors[queue].last_claim):
-            limit = min(self._flights.room(queue), MAX_BATCH)
-            if limit >= self._flights.chunk(queue):
+            if self._prospects.has_enough(queue):
+                continue
+            portion = self._prospects.portion(queue)
+            limit = min(self._flights.room(queue), portion)
+            if limit >= min(self._flights.chunk(queue), portion):
                 claimed += await self._claim(session, queue, limit)
             elif self._prospects.may_borrow(queue):
                 claimed += await self._claim(session, queue, 1)
@@ -221,8 +223,8 @@ class Fetcher:
         """Whether it is worth it to claim again at once, where the last claim has not looked everywhere."""
         now = time.monotonic()
         if self._taker.is_careful(queue, now):
-            searches_at = self._taker.searches_at(queue)
-            if searches_at is None or now < searches_at:  # it would look at the same jobs again
+            elsewhere_at = self._taker.looks_elsewhere_at(queue)
+            if elsewhere_at is None or now < elsewhere_at:  # it would look at the same jobs again
                 return False
         return self._cursors[queue].may_scan_fully(now)
 

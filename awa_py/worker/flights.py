@@ -102,6 +102,11 @@ class Flights:
             return 1
         return lane.pace.chunk() if lane.held or lane.waiting_jobs or lane.unwritten > 0 else 1
 
+    def backlog(self, queue: str) -> int:
+        """How many of the queue's jobs wait for a slot, or for being written."""
+        lane = self._lanes[queue]
+        return lane.waiting_jobs + lane.unwritten
+
     def is_at_its_share(self, queue: str) -> bool:
         """Whether nothing but the worker's part of the queue keeps it from claiming one more."""
         lane = self._lanes[queue]

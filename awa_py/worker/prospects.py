@@ -1,9 +1,10 @@
-"""Which queues are worth a claim, and from when on."""
+"""Which queues are worth a claim, from when on, and of how many jobs."""
 
 import time
 from collections.abc import Sequence
 
 from awa_py.worker.flights import Flights
+from awa_py.worker.portion import Portion
 from awa_py.worker.taker import Taker
 
 SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
@@ -25,6 +26,7 @@ class Prospects:
         self._frees = 0  # how often slots came free
         self._frees_before = dict.fromkeys(queues, 0)  # as of the last claim's beginning
         self._gave_at = dict.fromkeys(queues, 0.0)
+        self._portions = {queue: Portion() for queue in queues}
         self._borrow_at: dict[str, float] = {}  # the worker has its part of them, and may try for more from then on
 
     def slot_is_free(self) -> bool:
@@ -46,6 +48,14 @@ class Prospects:
         if not self._look_again_at:
             return longest_s
         return min(longest_s, max(0.0, min(self._look_again_at.values()) - time.monotonic()))
+
+    def portion(self, queue: str) -> int:
+        """How many jobs to ask for, at the most."""
+        return self._portions[queue].size
+
+    def has_enough(self, queue: str) -> bool:
+        """Whether the worker should see to what it has before it asks for more."""
+        return self._portions[queue].is_enough(self._flights.backlog(queue), time.monotonic())
 
     def may_borrow(self, queue: str) -> bool:
         """Whether to take one job beyond the worker's part: those who have the others may know other kinds, or have no
@@ -69,6 +79,10 @@ class Prospects:
         now = time.monotonic()
         if jobs:
             self._gave_at[queue] = now
+        if not self._taker.is_careful(queue, now):
+            self._portions[queue] = Portion()
+        elif not self._taker.told(queue).limited:
+            self._portions[queue].claimed(self._taker.part(queue), now, all_asked_for=jobs == limit)
         if jobs == limit:
             self.promising.add(queue)
         elif self._taker.is_amid_search(queue):
@@ -80,7 +94,7 @@ class Prospects:
         """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
         self.promising.add(queue)
         soon = now + (SHORT_S if len(self._flights) else 0.0)
-        self._look_again_at[queue] = max(soon, self._taker.searches_at(queue) or 0.0)
+        self._look_again_at[queue] = max(soon, self._taker.looks_elsewhere_at(queue) or 0.0)
 
     def _came_short(self, queue: str, now: float) -> None:
         """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile. Where it is worth
@@ -93,5 +107,5 @@ class Prospects:
             self._look_again_at[queue] = now + SHORT_S
         else:
             self._short[queue] = now + SHORT_S
-            if (searches_at := self._taker.searches_at(queue)) is not None:
-                self._look_again_at[queue] = max(now + SHORT_S, searches_at)
+            if (elsewhere_at := self._taker.looks_elsewhere_at(queue)) is not None:
+                self._look_again_at[queue] = max(now + SHORT_S, elsewhere_at)

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from awa_py.db import Record
 from awa_py.store import claim
 from awa_py.store.session import Session
-from awa_py.worker.cursor import Cursor
+from awa_py.worker.cursor import SLACK, Cursor
 from awa_py.worker.orders import Orders, QueueOrders
+from awa_py.worker.stragglers import Stragglers
 
 WARY_S = 2.0  # a queue that was found to have limits or keys is claimed with care for so long
 FEW_KEYS = 200  # a search looks at so many at least
@@ -27,15 +28,17 @@ class Progress:
     after_key: str = ""
     wary_until: float = 0.0
     search_at: float = 0.0
+    part: int | None = None  # of what runs, as the last claim said, where keys had little room
     vain: int = 0  # how often in a row all keys were searched in vain
+    stragglers: Stragglers = field(default_factory=Stragglers)
 
 
 class Taker:
     """Takes jobs for a worker.
 
     A careful claim begins where the last one ended, as a quick one does. What it leaves behind, since a key was at its
-    limit, is found by a search: that may take long where a key has many jobs that ended while somebody held an old
-    snapshot, and nobody else waits for it.
+    limit, is offered to the next claims, and found by a search: that may take long where a key has many jobs that ended
+    while somebody held an old snapshot, and nobody else waits for it.
     """
 
     def __init__(
@@ -62,20 +65,26 @@ class Taker:
         """Whether its claims have to keep within limits."""
         return self.told(queue).limited or now < self._progress[queue].wary_until
 
+    def part(self, queue: str) -> int | None:
+        """How many jobs are the worker's part, where the last claim found that keys have little room."""
+        return self._progress[queue].part
+
     def is_amid_search(self, queue: str) -> bool:
         """Whether the last search has not seen all keys."""
         return bool(self._progress[queue].after_key)
 
-    def searches_at(self, queue: str) -> float | None:
-        """When the next search may begin, where one is wanted."""
+    def looks_elsewhere_at(self, queue: str) -> float | None:
+        """When a claim may look at others than the next in line, where that is wanted."""
         progress = self._progress[queue]
-        return progress.search_at if progress.after_key or progress.search else None
+        moments = [progress.search_at if progress.after_key or progress.search else None, progress.stragglers.due_at]
+        return min((moment for moment in moments if moment is not None), default=None)
 
     async def take(
         self, session: Session, queue: str, cursor: Cursor, limit: int, now: float
     ) -> tuple[list[Record], bool]:
         """Jobs of the queue, within its limits where it has some; and whether it has looked everywhere."""
         above, full = cursor.above(now)
+        self._progress[queue].part = None
         rows: list[Record] = []
         if not self.is_careful(queue, now):
             rows, limited = await claim.claim_jobs(
@@ -100,22 +109,28 @@ class Taker:
     ) -> tuple[list[Record], bool]:
         progress = self._progress[queue]
         searches = (full or progress.search) and now >= progress.search_at
+        offered = progress.stragglers.offer(now)
         found = await self._search(session, queue, above, limit) if searches else []
-        rows, noted = await claim.claim_limited_jobs(
+        rows, note = await claim.claim_limited_jobs(
             session,
             queue=queue,
             above=above,
+            slack=SLACK,
             limit=limit,
             kinds=self._kinds,
             shown_kinds=self._shown_kinds,
             worker_id=self._worker_id,
             timed=self._timed,
-            found=found,
+            found=[*offered, *found],
+        )
+        progress.part = note.part
+        progress.stragglers.claimed(
+            {row["id"] for row in rows} if offered else (), note.passed_by, offered=offered, now=time.monotonic()
         )
         if searches:
-            progress.search = noted and bool(found or progress.after_key)
+            progress.search = note.search and bool(found or progress.after_key)
         else:
-            progress.search = noted or progress.search
+            progress.search = note.search or progress.search
         return rows, searches
 
     async def _search(self, session: Session, queue: str, above: Sequence[int], limit: int) -> list[int]:
@@ -127,6 +142,7 @@ class Taker:
             above=above,
             kinds=self._kinds,
             limit=max(FEW_KEYS, limit),
+            in_line=limit,
             after_key=progress.after_key,
         )
         ended = time.monotonic()

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from awa_py.db import Database, Record, Schema
-from awa_py.store.claim import PRIORITIES, claim_jobs, claim_limited_jobs, find_overlooked_jobs
+from awa_py.store.claim import PRIORITIES, Note, claim_jobs, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snooze_jobs
 from awa_py.store.maintain import promote_jobs
 from awa_py.store.queues import pause_queue
@@ -29,6 +29,11 @@ from tests.support import (
 
 pytestmark = pytest.mark.integration
 
+SOMEBODY_WAITS = """
+    SELECT count(*) FROM pg_locks
+    WHERE locktype = 'advisory' AND NOT granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 PAGES_OF_KEYS = (
     "SELECT pg_stat_get_xact_blocks_fetched('awa.ready'::regclass) + "
     "pg_stat_get_xact_blocks_fetched('awa.ready_keys'::regclass)"
@@ -46,12 +51,12 @@ async def take(
     worker_id: UUID = OWNER,
 ) -> list[int]:
     """A search, and a claim that takes what it found."""
-    found, _ = await search(session, queue=queue, kinds=kinds)
+    found, _ = await search(session, queue=queue, kinds=kinds, in_line=limit)
     rows, _ = await take_rows(session, limit, queue=queue, kinds=kinds, worker_id=worker_id, found=found)
     return [row["id"] for row in rows]
 
 
-async def take_rows(session: Session, limit: int = 1, **options: Any) -> tuple[list[Record], bool]:
+async def take_rows(session: Session, limit: int = 1, **options: Any) -> tuple[list[Record], Note]:
     usual: dict[str, Any] = {
         "queue": "default",
         "above": FROM_ZERO,
@@ -64,6 +69,7 @@ async def take_rows(session: Session, limit: int = 1, **options: Any) -> tuple[l
 
 async def search(session: Session, **options: Any) -> tuple[list[int], str]:
     usual: dict[str, Any] = {"queue": "default", "above": FROM_ZERO, "kinds": ["work"], "limit": 200, "after_key": ""}
+    usual["in_line"] = options.get("limit", 200)
     return await find_overlooked_jobs(session, **usual | options)
 
 
@@ -242,6 +248,66 @@ class TestKeys:
         running = await session.connection.fetch("SELECT concurrency_key, count(*) FROM awa.running GROUP BY 1")
         assert {row["count"] for row in running} == {2}
         assert len(running) == 20
+
+    async def test_of_many_large_claims_at_once_no_key_is_exceeded(self, session: Session, database: Database) -> None:
+        for _ in range(4):
+            for key in range(100):
+                await keyed(session, f"k{key}", 3, limit=2)
+
+        async def greedy() -> list[int]:
+            async with another_session(database) as own:
+                return [job for _ in range(6) for job in await take(own, 60, worker_id=new_owner())]
+
+        taken = await asyncio.gather(*(greedy() for _ in range(4)))
+        jobs = [job for claimed in taken for job in claimed]
+        assert len(jobs) == len(set(jobs)) == 200
+        running = await session.connection.fetch("SELECT concurrency_key, count(*) FROM awa.running GROUP BY 1")
+        assert [row["count"] for row in running] == [2] * 100
+
+    async def test_large_claims_look_past_what_another_has_in_hand(self, session: Session, database: Database) -> None:
+        jobs = [job for key in range(300) for job in await keyed(session, f"k{key}")]
+        async with another_session(database) as first, another_session(database) as second:
+            async with first.connection.transaction():
+                await first.connection.execute("SELECT awa.lock_scope('')")
+                waiting = asyncio.create_task(take_rows(second, 100))
+                await eventually(lambda: count(session.connection, SOMEBODY_WAITS))
+                rows, _ = await take_rows(first, 100)
+                assert [row["id"] for row in rows] == jobs[150:250]
+            rows, _ = await waiting
+            assert [row["id"] for row in rows] == jobs[:100]
+
+    async def test_small_claims_do_not(self, session: Session, database: Database) -> None:
+        jobs = [job for key in range(300) for job in await keyed(session, f"k{key}")]
+        async with another_session(database) as first, another_session(database) as second:
+            async with first.connection.transaction():
+                await first.connection.execute("SELECT awa.lock_scope('')")
+                waiting = asyncio.create_task(take_rows(second, 3))
+                await eventually(lambda: count(session.connection, SOMEBODY_WAITS))
+                rows, _ = await take_rows(first, 3)
+                assert [row["id"] for row in rows] == jobs[:3]
+            rows, _ = await waiting
+            assert [row["id"] for row in rows] == jobs[3:6]
+
+    async def test_who_asks_for_too_much_is_told_its_part(self, session: Session) -> None:
+        for key in range(4):
+            await keyed(session, f"k{key}", 5, limit=3)
+        rows, note = await take_rows(session, 5, worker_id=(one := new_owner()))
+        assert (len(rows), note.part) == (5, None)
+        rows, note = await take_rows(session, 5, worker_id=new_owner())
+        assert (len(rows), note.part) == (5, None)
+        rows, note = await take_rows(session, 5, worker_id=new_owner())
+        assert (len(rows), note.part) == (2, 12 // 3)
+        rows, note = await take_rows(session, 5, worker_id=one)
+        assert (len(rows), note.part) == (0, 12 // 3)
+        rows, note = await take_rows(session, 5, worker_id=new_owner())
+        assert (len(rows), note.part) == (0, 12 // 4)
+
+    async def test_where_nothing_is_left_there_is_no_part(self, session: Session) -> None:
+        await keyed(session, "a", 2, limit=2)
+        rows, note = await take_rows(session, 5)
+        assert (len(rows), note.part) == (2, None)
+        rows, note = await take_rows(session, 5)
+        assert (len(rows), note.part) == (0, None)
 
     async def test_more_keys_than_one_look_sees_are_gone_through_in_turn(self, session: Session) -> None:
         await session.connection.execute(

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from awa_py.worker.flights import Flights
+from awa_py.worker.portion import LARGEST, SCARCE_S, SMALLEST
 from awa_py.worker.prospects import BORROW_S, INTEREST_S, RATED_JOBS, RATED_PAUSES_S, SHORT_S, Prospects
 from awa_py.worker.taker import Taker
 
@@ -20,21 +21,27 @@ class Worker:
         self.now = 100.0
         self.careful = True
         self.rate: float | None = None
-        self.searches_at: float | None = None
+        self.elsewhere_at: float | None = None
         self.amid_search = False
         self.at_its_share = False
         self.in_flight = 0
+        self.part: int | None = None
+        self.to_do = 0
         monkeypatch.setattr("awa_py.worker.prospects.time", SimpleNamespace(monotonic=lambda: self.now))
         taker = SimpleNamespace(
-            told=lambda _: SimpleNamespace(rate=self.rate),
+            told=lambda _: SimpleNamespace(rate=self.rate, limited=self.rate is not None),
             is_careful=lambda *_: self.careful,
+            part=lambda _: self.part,
             is_amid_search=lambda _: self.amid_search,
-            searches_at=lambda _: self.searches_at,
+            looks_elsewhere_at=lambda _: self.elsewhere_at,
         )
         self.prospects = Prospects([QUEUE], cast(Taker, taker), cast(Flights, self))
 
     def __len__(self) -> int:
         return self.in_flight
+
+    def backlog(self, _: str) -> int:
+        return self.to_do
 
     def is_at_its_share(self, _: str) -> bool:
         return self.at_its_share
@@ -119,7 +126,7 @@ def test_a_job_that_ended_during_a_claim_that_came_short_counts(worker: Worker) 
 
 
 def test_where_a_search_is_wanted_a_claim_comes_when_it_may_begin(worker: Worker) -> None:
-    worker.searches_at = worker.now + 3
+    worker.elsewhere_at = worker.now + 3
     worker.claims(0)
     assert worker.waits_s == pytest.approx(3)
 
@@ -168,3 +175,64 @@ def test_who_had_room_in_between_waits_anew_before_it_borrows(worker: Worker) ->
     worker.at_its_share = True
     worker.now += BORROW_S
     assert not worker.prospects.may_borrow(QUEUE)
+
+
+class TestPortion:
+    def test_where_keys_have_room_it_is_as_large_as_a_batch_may_be(self, worker: Worker) -> None:
+        worker.claims(0)
+        worker.claims(10)
+        assert worker.prospects.portion(QUEUE) == LARGEST
+
+    @pytest.mark.parametrize(("part", "portion"), [(250, 250), (0, SMALLEST), (5_000, LARGEST)])
+    def test_where_they_have_little_it_is_the_part_of_the_worker(self, worker: Worker, part: int, portion: int) -> None:
+        worker.part = part
+        worker.claims(0)
+        assert worker.prospects.portion(QUEUE) == portion
+
+    def test_who_gets_all_that_it_asks_for_asks_for_more(self, worker: Worker) -> None:
+        worker.part = 200
+        worker.claims(0)
+        worker.part = None
+        worker.claims(9)
+        assert worker.prospects.portion(QUEUE) == 200
+        worker.claims(10)
+        assert worker.prospects.portion(QUEUE) == 210
+        for _ in range(30):
+            worker.claims(10)
+        assert worker.prospects.portion(QUEUE) == LARGEST
+
+    def test_who_has_its_part_sees_to_that_first(self, worker: Worker) -> None:
+        worker.to_do = 21
+        assert not worker.prospects.has_enough(QUEUE)
+        worker.part = 200
+        worker.claims(0)
+        assert worker.prospects.has_enough(QUEUE)
+        worker.to_do = 20
+        assert not worker.prospects.has_enough(QUEUE)
+        worker.to_do = 21
+        worker.now += SCARCE_S
+        assert not worker.prospects.has_enough(QUEUE)
+
+    def test_so_does_who_got_less_than_it_asked_for(self, worker: Worker) -> None:
+        worker.to_do = 51
+        worker.claims(10)
+        assert not worker.prospects.has_enough(QUEUE)
+        worker.claims(9)
+        assert worker.prospects.has_enough(QUEUE)
+        worker.to_do = 50
+        assert not worker.prospects.has_enough(QUEUE)
+
+    def test_a_queue_without_keys_has_no_part(self, worker: Worker) -> None:
+        worker.part = 200
+        worker.to_do = 500
+        worker.claims(0)
+        worker.careful = False
+        worker.claims(10)
+        assert worker.prospects.portion(QUEUE) == LARGEST
+        assert not worker.prospects.has_enough(QUEUE)
+
+    def test_nor_has_one_with_a_rate_or_a_number_of_workers(self, worker: Worker) -> None:
+        worker.part = 200
+        worker.rate = 1_000.0
+        worker.claims(0)
+        assert worker.prospects.portion(QUEUE) == LARGEST

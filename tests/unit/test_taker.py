@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from awa_py.store.claim import Note
 from awa_py.store.session import Session
 from awa_py.worker.cursor import Cursor
 from awa_py.worker.orders import Orders, QueueOrders
@@ -38,8 +39,8 @@ class Queue:
         self.now += SEARCH_TAKES_S
         return self.finds, self.keys_left
 
-    async def _claim(self, *_: object, **__: object) -> tuple[list[Any], bool]:
-        return [], self.comes_short
+    async def _claim(self, *_: object, **__: object) -> tuple[list[Any], Note]:
+        return [], Note(search=self.comes_short)
 
     def claim(self) -> bool:
         """Whether a claim searched."""
@@ -50,7 +51,7 @@ class Queue:
     @property
     def pause_s(self) -> float:
         """For how long no search may begin."""
-        searches_at = self._taker.searches_at("default")
+        searches_at = self._taker.looks_elsewhere_at("default")
         assert searches_at is not None
         return searches_at - self.now
 

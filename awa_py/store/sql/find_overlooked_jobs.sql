@@ -3,7 +3,7 @@
 -- next in line, the claim sees by itself.
 -- $1 queue · $2 the position of each priority where such a claim begins · $3 the kinds that the caller can run
 -- $4 how many keys to look at, and how many jobs of either sort to find, at the most
--- $5 the key after which to begin, '' for the first
+-- $5 the key after which to begin, '' for the first · $6 how many such a claim asks for
 -- Answers their ids, and the key to go on after; '' where it was the last.
 WITH RECURSIVE
 walk AS (
@@ -51,9 +51,9 @@ line AS MATERIALIZED (
               WHERE queue = $1 AND priority = level.priority AND pos > level.above AND concurrency_key IS NOT NULL
                 AND kind = ANY ($3) AND (expires_at IS NULL OR expires_at > now())
               ORDER BY pos
-              LIMIT $4
+              LIMIT $6
           ) AS head
-          LIMIT $4) AS next
+          LIMIT $6) AS next
     GROUP BY priority
 ),
 overlooked AS (
