@@ -104,14 +104,14 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- What runs and has a key.
-CREATE FUNCTION awa.running_with_key() RETURNS TABLE (id bigint, claim_number bigint, queue text, concurrency_key text, worker_id uuid)
+CREATE FUNCTION awa.running_with_key() RETURNS TABLE (id bigint, claim_number bigint, concurrency_key text)
 LANGUAGE sql STABLE AS $$
     WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = '' ORDER BY mark DESC LIMIT 1)
-    SELECT id, claim_number, queue, concurrency_key, worker_id
+    SELECT id, claim_number, concurrency_key
     FROM awa.running
     WHERE concurrency_key IS NOT NULL AND claim_number > coalesce((SELECT mark FROM last), 0)
     UNION ALL
-    SELECT id, claim_number, queue, concurrency_key, worker_id
+    SELECT id, claim_number, concurrency_key
     FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[]) OFFSET 0) AS old
     WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last)
 $$;
@@ -194,14 +194,12 @@ CREATE OR REPLACE VIEW awa.jobs AS
 
 -- Takes jobs of one queue within all limits: ready → running, with a new lease. The caller's part of the queue's
 -- max_workers is the caller's business; the whole is kept here, as are the rate and the keys.
---   above: the position above which each priority is scanned · slack: so far below the last that it takes the next claim
---   begins · most: how many at the most · claimer: the worker's id
+--   above: the position above which each priority is scanned · slack: so far below the last that it takes in line the
+--   next claim begins · most: how many at the most · claimer: the worker's id
 --   elsewhere: jobs that may be taken too: found by find_overlooked_jobs, or passed by before
--- Answers a row for each job, as it was before; and one without id where there is something to say, in its args:
---   search: it is worth it, since few of those that it looked at have room, or since keys take turns
---   passed_by: jobs that it looked at and left, and that the next claim does not see; not all of them, where they are many
---   part: how many of the queue's jobs with a key the caller would have if each worker that has some had as many, where keys
---   had no room for many of those that it looked at
+-- Answers a row for each job, as it was before; and at last one without id where there is something to say, in its args:
+--   short: few of those that it looked at have room · search: it is worth it before each claim, since keys take turns
+--   passed_by: jobs that it looked at and left, and that the next claim does not see
 --
 -- Claims of a scope come one after another: who has waited sees what the one before has taken, since each statement of a
 -- function has a snapshot of its own. So nothing there may take long, whatever lies in the indexes: what has to be looked
@@ -217,10 +215,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
     large      CONSTANT int := 50;
-    in_line    CONSTANT int := most + greatest(most / 4, 50);
+    to_see              int;
     q                   awa.queues;
     keyed               boolean;
     candidates          tid[];
+    lowest              bigint;  -- of their positions
     chosen              tid[];
     passed_by           bigint[];
     moment              timestamptz;
@@ -248,55 +247,56 @@ BEGIN
     IF most <= 0 THEN
         RETURN;
     END IF;
+    to_see := most + greatest(most / 4, 50);
 
-    -- Keys are shared by all queues, and have a lock of their own. Jobs whose key is seen only later stay.
-    keyed := EXISTS (SELECT FROM awa.ready WHERE id = ANY (elsewhere) AND concurrency_key IS NOT NULL)
-             OR EXISTS (SELECT
-                        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-                        CROSS JOIN LATERAL (SELECT FROM awa.ready
-                                            WHERE queue = wanted_queue AND priority = level.priority
-                                              AND pos > level.above AND concurrency_key IS NOT NULL
-                                            ORDER BY pos LIMIT 1) AS head);
-    IF keyed AND most < large THEN
+    -- Keys are shared by all queues, and have a lock of their own.
+    IF most < large
+       AND (EXISTS (SELECT FROM awa.ready WHERE id = ANY (elsewhere) AND concurrency_key IS NOT NULL)
+            OR EXISTS (SELECT
+                       FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+                       CROSS JOIN LATERAL (SELECT FROM awa.ready
+                                           WHERE queue = wanted_queue AND priority = level.priority
+                                             AND pos > level.above AND concurrency_key IS NOT NULL
+                                           ORDER BY pos LIMIT 1) AS head)) THEN
         PERFORM awa.lock_scope('');
     END IF;
-    candidates := ARRAY(
-        SELECT ctid
-        FROM awa.ready
-        WHERE id = ANY (elsewhere) AND queue = wanted_queue AND (keyed OR concurrency_key IS NULL)
-          AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-        FOR UPDATE SKIP LOCKED
-    ) || ARRAY(
-        SELECT head.ctid
-        FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-        CROSS JOIN LATERAL (
-            SELECT ready.ctid
-            FROM awa.ready
-            WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
-              AND concurrency_key IS NULL
-              AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-            ORDER BY pos
-            LIMIT most
-            FOR UPDATE SKIP LOCKED
-        ) AS head
-        LIMIT most
-    );
-    IF keyed THEN
-        candidates := candidates || ARRAY(
-            SELECT head.ctid
-            FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
-            CROSS JOIN LATERAL (
-                SELECT ready.ctid
+    SELECT coalesce(array_agg(place), '{}'), coalesce(bool_or(has_key), false), min(pos)
+    INTO candidates, keyed, lowest
+    FROM (SELECT *
+          FROM (SELECT ctid AS place, pos, concurrency_key IS NOT NULL AS has_key
                 FROM awa.ready
-                WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
-                  AND concurrency_key IS NOT NULL
+                WHERE id = ANY (elsewhere) AND queue = wanted_queue
                   AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
-                ORDER BY pos
-                LIMIT in_line
-                FOR UPDATE SKIP LOCKED
-            ) AS head
-            LIMIT in_line
-        );
+                FOR UPDATE SKIP LOCKED) AS from_elsewhere
+          UNION ALL
+          (SELECT head.ctid, head.pos, true
+           FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+           CROSS JOIN LATERAL (
+               SELECT ready.ctid, pos
+               FROM awa.ready
+               WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+                 AND concurrency_key IS NOT NULL
+                 AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+               ORDER BY pos
+               LIMIT to_see
+               FOR UPDATE SKIP LOCKED
+           ) AS head
+           LIMIT to_see)
+          UNION ALL
+          (SELECT head.ctid, head.pos, false
+           FROM unnest('{1,2,3,4}'::smallint[], above) AS level(priority, above)
+           CROSS JOIN LATERAL (
+               SELECT ready.ctid, pos
+               FROM awa.ready
+               WHERE queue = wanted_queue AND priority = level.priority AND pos > level.above
+                 AND concurrency_key IS NULL
+                 AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+               ORDER BY pos
+               LIMIT most
+               FOR UPDATE SKIP LOCKED
+           ) AS head
+           LIMIT most)) AS in_hand;
+    IF keyed THEN
         PERFORM awa.lock_scope('');
         PERFORM awa.move_mark('');
     END IF;
@@ -313,7 +313,7 @@ BEGIN
         WHERE ready.ctid = ANY (candidates)
     ),
     first AS (
-        SELECT ctid, priority, pos
+        SELECT ctid, id, priority, pos
         FROM ranked
         WHERE key IS NULL
            OR nth <= most_of_key
@@ -328,12 +328,12 @@ BEGIN
         LIMIT most
     )
     SELECT coalesce(array_agg(ctid), '{}'),
-           ARRAY[greatest(above[1], max(pos) FILTER (WHERE priority = 1) - slack),
-                 greatest(above[2], max(pos) FILTER (WHERE priority = 2) - slack),
-                 greatest(above[3], max(pos) FILTER (WHERE priority = 3) - slack),
-                 greatest(above[4], max(pos) FILTER (WHERE priority = 4) - slack)]
+           ARRAY[greatest(above[1], max(pos) FILTER (WHERE priority = 1 AND in_line) - slack),
+                 greatest(above[2], max(pos) FILTER (WHERE priority = 2 AND in_line) - slack),
+                 greatest(above[3], max(pos) FILTER (WHERE priority = 3 AND in_line) - slack),
+                 greatest(above[4], max(pos) FILTER (WHERE priority = 4 AND in_line) - slack)]
     INTO chosen, above
-    FROM first;
+    FROM (SELECT *, id NOT IN (SELECT unnest(elsewhere)) AS in_line FROM first) AS first;
 
     RETURN QUERY
     WITH
@@ -360,18 +360,15 @@ BEGIN
     )
     SELECT * FROM gone;
 
-    IF q.fair OR 4 * cardinality(chosen) < most THEN
+    IF q.fair THEN
         note.args := '{"search": true}';
+    ELSIF 4 * cardinality(chosen) < most THEN
+        note.args := '{"short": true}';
     END IF;
-    IF keyed AND cardinality(chosen) < cardinality(candidates) THEN
-        passed_by := ARRAY(SELECT id FROM awa.ready WHERE ctid = ANY (candidates) AND pos <= above[priority] LIMIT 200);
+    IF keyed AND lowest <= greatest(above[1], above[2], above[3], above[4]) THEN
+        passed_by := ARRAY(SELECT id FROM awa.ready WHERE ctid = ANY (candidates) AND pos <= above[priority]);
         IF passed_by <> '{}' THEN
             note.args := coalesce(note.args, '{}') || jsonb_build_object('passed_by', passed_by);
-        END IF;
-        IF 4 * cardinality(chosen) < 3 * most THEN
-            note.args := coalesce(note.args, '{}') || jsonb_build_object('part', (
-                SELECT count(*) / (1 + count(DISTINCT worker_id) FILTER (WHERE worker_id <> claimer))
-                FROM awa.running_with_key() WHERE queue = wanted_queue));
         END IF;
     END IF;
     IF note.args IS NOT NULL THEN

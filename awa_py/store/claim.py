@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import itemgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,9 +19,9 @@ WAITED_S = 9  # where a claimed row says how long it was due
 class Note(NamedTuple):
     """What a claim within limits says beside its jobs."""
 
+    short: bool = False  # it took few of those that it was asked for
     search: bool = False  # it is worth searching for others before the next claim
     passed_by: Sequence[int] = ()  # it left these jobs, and the next claim does not see them
-    part: int | None = None  # keys had little room: so many jobs are the worker's part of what runs
 
 
 async def claim_jobs(
@@ -57,8 +58,9 @@ async def claim_limited_jobs(
     timed: bool = False,
     found: Sequence[int] = (),
 ) -> tuple[list[Record], Note]:
-    """The same within the limits of the queue and of the jobs' keys, of those above and those that were `found`. The next
-    claim is expected to begin `slack` below the last that this one takes.
+    """The same within the limits of the queue and of the jobs' keys, of those above and those that were `found`.
+
+    The next claim is expected to begin `slack` below the last that this one takes.
     """
     rows = await session.fetch(
         "claim_limited_jobs", queue, above, limit, kinds, worker_id, found, shown_kinds, timed, slack
@@ -66,6 +68,7 @@ async def claim_limited_jobs(
     note = Note()
     if rows and rows[-1]["id"] is None:
         note = Note(**json.loads(rows.pop()["args"]))
+    rows.sort(key=itemgetter("priority", "pos"))
     large = [row for row in rows if row["args"] is None]
     if large:
         ids, positions = [row["id"] for row in large], [row["pos"] for row in large]

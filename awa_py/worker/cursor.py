@@ -7,7 +7,7 @@ from zero: when the short one finds too little, and at least every second, but n
 the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from awa_py.db import Record
 from awa_py.store.claim import PRIORITIES
@@ -42,11 +42,14 @@ class Cursor:
             return [0] * len(PRIORITIES), True
         return self.near, False
 
-    def saw(self, rows: Sequence[Record], *, full: bool, began: float, ended: float) -> None:
-        """Notes what a claim found."""
+    def saw(
+        self, rows: Sequence[Record], *, full: bool, began: float, ended: float, aside: Collection[int] = ()
+    ) -> None:
+        """Notes what a claim found. `aside`: of these jobs, those that it took say nothing of how far it has come."""
+        in_line = [row for row in rows if row["id"] not in aside] if aside else rows
         # They come in the order of priority and position: where there is one priority, the last is the furthest.
-        one_priority = rows and rows[0]["priority"] == rows[-1]["priority"]
-        for row in rows[-1:] if one_priority else rows:
+        one_priority = in_line and in_line[0]["priority"] == in_line[-1]["priority"]
+        for row in in_line[-1:] if one_priority else in_line:
             level = row["priority"] - 1
             self._seen[level] = max(self._seen[level], row["pos"])
         if full:

@@ -30,6 +30,7 @@ from awa_py.worker.taker import Taker
 
 logger = logging.getLogger("awa.worker")
 
+MAX_BATCH = 500
 FEW = 10
 PROMOTE_BATCH = 1_000
 LOOK_AROUND_S = 0.1  # while some queue keeps it busy, a worker looks so often whether others have work …
@@ -90,7 +91,7 @@ class Fetcher:
         """Something can be claimed there."""
         if queue in self._cursors:
             self._bell.rang()
-            self._prospects.promising.add(queue)
+            self._prospects.has_new_jobs(queue)
             self._wake.set()
 
     def all_may_be_ready(self) -> None:
@@ -201,11 +202,10 @@ class Fetcher:
         claimed = 0
         self._prospects.promise_what_is_due()
         for queue in sorted(self._prospects.promising, key=lambda queue: self._cursors[queue].last_claim):
-            if self._prospects.has_enough(queue):
+            if not self._prospects.may_claim(queue):
                 continue
-            portion = self._prospects.portion(queue)
-            limit = min(self._flights.room(queue), portion)
-            if limit >= min(self._flights.chunk(queue), portion):
+            limit = min(self._flights.room(queue), MAX_BATCH)
+            if limit >= self._flights.chunk(queue):
                 claimed += await self._claim(session, queue, limit)
             elif self._prospects.may_borrow(queue):
                 claimed += await self._claim(session, queue, 1)
@@ -222,23 +222,21 @@ class Fetcher:
     def _may_look_further(self, queue: str) -> bool:
         """Whether it is worth it to claim again at once, where the last claim has not looked everywhere."""
         now = time.monotonic()
-        if self._taker.is_careful(queue, now):
-            elsewhere_at = self._taker.looks_elsewhere_at(queue)
-            if elsewhere_at is None or now < elsewhere_at:  # it would look at the same jobs again
-                return False
+        if self._taker.is_careful(queue, now) and not self._taker.looks_elsewhere(queue, now):
+            return False  # it would look at the same jobs again
         return self._cursors[queue].may_scan_fully(now)
 
     async def _scan(self, session: Session, queue: str, limit: int) -> tuple[list[Record], bool]:
         cursor = self._cursors[queue]
         began = time.monotonic()
         self._unsure = True
-        rows, full = await self._taker.take(session, queue, cursor, limit, began)
+        rows, full, aside = await self._taker.take(session, queue, cursor, limit, began)
         self._unsure = False
         self._count(queue, rows, time.monotonic() - began)
         self._take_off(queue, rows, began)
         if len(rows) <= FEW:  # they begin now; of many, the next claim overlaps with them
             await asyncio.sleep(0)
-        cursor.saw(rows, full=full, began=began, ended=time.monotonic())
+        cursor.saw(rows, full=full, began=began, ended=time.monotonic(), aside=aside)
         self._bell.claimed(len(rows))
         return rows, full
 

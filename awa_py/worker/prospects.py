@@ -1,13 +1,16 @@
-"""Which queues are worth a claim, from when on, and of how many jobs."""
+"""Which queues are worth a claim, and from when on."""
 
 import time
 from collections.abc import Sequence
 
 from awa_py.worker.flights import Flights
-from awa_py.worker.portion import Portion
 from awa_py.worker.taker import Taker
 
 SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
+REST_SHARE = 10  # one that gave less than half of that is left to others for so many times what the claim took …
+REST_S = 0.2  # … but not for longer than that
+SCARCE_S = 1.0  # keys that had no room for all that was asked for are expected to have little for so long
+ENOUGH = 50  # meanwhile, whoever has more jobs of the queue that wait, or are being written, sees to them first
 BORROW_S = 1.0  # a job that has waited for so long beside a worker with a free slot may be in nobody's part
 INTEREST_S = 2.0  # a queue with a rate that gave nothing for so long is looked at like any other
 RATED_JOBS = 10  # where a rate is used up, the next look is when so many may begin
@@ -26,7 +29,9 @@ class Prospects:
         self._frees = 0  # how often slots came free
         self._frees_before = dict.fromkeys(queues, 0)  # as of the last claim's beginning
         self._gave_at = dict.fromkeys(queues, 0.0)
-        self._portions = {queue: Portion() for queue in queues}
+        self._claim_began = dict.fromkeys(queues, 0.0)
+        self._rests_until = dict.fromkeys(queues, 0.0)
+        self._scarce_until = dict.fromkeys(queues, 0.0)
         self._borrow_at: dict[str, float] = {}  # the worker has its part of them, and may try for more from then on
 
     def slot_is_free(self) -> bool:
@@ -45,17 +50,22 @@ class Prospects:
 
     def due_in_s(self, longest_s: float) -> float:
         """How long to wait for the next queue to be worth a look, and for how long at the most."""
-        if not self._look_again_at:
-            return longest_s
-        return min(longest_s, max(0.0, min(self._look_again_at.values()) - time.monotonic()))
+        now = time.monotonic()
+        rests = [until for queue in self.promising if (until := self._rests_until[queue]) > now]
+        return min(longest_s, max(0.0, min((*self._look_again_at.values(), *rests), default=longest_s + now) - now))
 
-    def portion(self, queue: str) -> int:
-        """How many jobs to ask for, at the most."""
-        return self._portions[queue].size
+    def has_new_jobs(self, queue: str) -> None:
+        """Somebody has said so: their keys may have room."""
+        self.promising.add(queue)
+        self._rests_until[queue] = 0.0
 
-    def has_enough(self, queue: str) -> bool:
-        """Whether the worker should see to what it has before it asks for more."""
-        return self._portions[queue].is_enough(self._flights.backlog(queue), time.monotonic())
+    def may_claim(self, queue: str) -> bool:
+        """Where keys have little room, a worker lets its own jobs end first, since they take some of it; and it leaves
+        the queue to others for a while after it got little: claims come one after another, and theirs find more."""
+        now = time.monotonic()
+        if now < self._scarce_until[queue] and self._flights.backlog(queue) > ENOUGH:
+            return False
+        return now >= self._rests_until[queue]
 
     def may_borrow(self, queue: str) -> bool:
         """Whether to take one job beyond the worker's part: those who have the others may know other kinds, or have no
@@ -72,6 +82,7 @@ class Prospects:
     def claim_begins(self, queue: str) -> None:
         """Before the statement: a wake-up that comes while it runs may be about a job that it does not see."""
         self.promising.discard(queue)
+        self._claim_began[queue] = time.monotonic()
         self._frees_before[queue] = self._frees
 
     def claim_gave(self, queue: str, jobs: int, limit: int) -> None:
@@ -79,33 +90,36 @@ class Prospects:
         now = time.monotonic()
         if jobs:
             self._gave_at[queue] = now
-        if not self._taker.is_careful(queue, now):
-            self._portions[queue] = Portion()
-        elif not self._taker.told(queue).limited:
-            self._portions[queue].claimed(self._taker.part(queue), now, all_asked_for=jobs == limit)
         if jobs == limit:
             self.promising.add(queue)
         elif self._taker.is_amid_search(queue):
             self._go_on_searching(queue, now)
         elif self._taker.is_careful(queue, now):
-            self._came_short(queue, now)
+            self._came_short(queue, now, gave_little=2 * jobs < limit)
 
     def _go_on_searching(self, queue: str, now: float) -> None:
         """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
         self.promising.add(queue)
         soon = now + (SHORT_S if len(self._flights) else 0.0)
-        self._look_again_at[queue] = max(soon, self._taker.looks_elsewhere_at(queue) or 0.0)
+        self._look_again_at[queue] = max(soon, self._taker.looks_again_at(queue) or 0.0)
 
-    def _came_short(self, queue: str, now: float) -> None:
+    def _came_short(self, queue: str, now: float, *, gave_little: bool) -> None:
         """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile. Where it is worth
-        searching for jobs with room, that comes next."""
-        rate = self._taker.told(queue).rate
-        if rate and now < self._gave_at[queue] + INTEREST_S:
+        looking for jobs with room elsewhere, that comes next."""
+        told = self._taker.told(queue)
+        if told.rate and now < self._gave_at[queue] + INTEREST_S:
             shortest_s, longest_s = RATED_PAUSES_S
-            self._look_again_at[queue] = now + min(max(RATED_JOBS / rate, shortest_s), longest_s)
-        elif self._frees > self._frees_before[queue]:
-            self._look_again_at[queue] = now + SHORT_S
+            self._look_again_at[queue] = now + min(max(RATED_JOBS / told.rate, shortest_s), longest_s)
+            return
+        if not told.limited:
+            self._scarce_until[queue] = now + SCARCE_S
+        soon = now + SHORT_S
+        if gave_little:
+            soon = max(soon, now + min(REST_SHARE * (now - self._claim_began[queue]), REST_S))
+            self._rests_until[queue] = soon
+        if self._frees > self._frees_before[queue]:
+            self._look_again_at[queue] = soon
         else:
-            self._short[queue] = now + SHORT_S
-            if (elsewhere_at := self._taker.looks_elsewhere_at(queue)) is not None:
-                self._look_again_at[queue] = max(now + SHORT_S, elsewhere_at)
+            self._short[queue] = soon
+            if (again_at := self._taker.looks_again_at(queue)) is not None:
+                self._look_again_at[queue] = max(soon, again_at)

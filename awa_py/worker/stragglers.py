@@ -1,11 +1,11 @@
 """Jobs that a worker's claims passed by.
 
-A claim goes past jobs whose keys have no room, and the next one begins where it ended. A search finds them again; but it
-walks over all that has ended while somebody held an old snapshot, so it must be rare there. Therefore a worker remembers
-what it passed by, and lets its next claims look at that, too.
+A claim goes past jobs whose keys have no room, and the next one begins where it ended. A search finds them again; but
+it walks over all that has ended while somebody held an old snapshot, so it must be rare there. Therefore a worker
+remembers what it passed by, and lets its next claims look at that, too.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 
 MOST = 1_000  # those beyond are left to the search
 OFFERED = 100  # at a time
@@ -32,14 +32,13 @@ class Stragglers:
         """What the next claim may take, too."""
         return list(self._jobs)[:OFFERED] if now >= self._offer_at else []
 
-    def claimed(
-        self, taken: Collection[int], passed_by: Sequence[int], *, offered: Sequence[int], now: float
-    ) -> None:
-        """What a claim took, and what it passed by: of what it was offered, the rest is somebody else's."""
-        if any(job not in self._jobs for job in passed_by):
+    def claimed(self, offered: Sequence[int], taken: Set[int], passed_by: Sequence[int], *, now: float) -> None:
+        """What a claim took, and what it passed by. What is neither, of those that were offered, others have taken."""
+        refused = [job for job in passed_by if job in self._jobs]
+        if len(refused) < len(passed_by):
             self._vain = 0
             self._offer_at = now
-        elif offered and not any(job in taken for job in offered):
+        elif refused and taken.isdisjoint(offered):
             self._offer_at = now + PAUSE_S * 2**self._vain
             self._vain = min(self._vain + 1, DOUBLINGS)
         elif offered:

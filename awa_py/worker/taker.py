@@ -1,8 +1,9 @@
 """Which claim takes a queue's jobs: the quick one, or the careful one that keeps within limits and keys."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from awa_py.db import Record
@@ -13,7 +14,7 @@ from awa_py.worker.orders import Orders, QueueOrders
 from awa_py.worker.stragglers import Stragglers
 
 WARY_S = 2.0  # a queue that was found to have limits or keys is claimed with care for so long
-FEW_KEYS = 200  # a search looks at so many at least
+FEW_KEYS = 200  # a search looks at so many at least, and at twice as many as there are jobs asked for
 SEARCH_S = 0.02  # there is as much time between two searches as the last one took; where that was longer than this, …
 SEARCH_SHARE = 20  # … so many times more
 VAIN_SEARCHES = 5  # after a search of all keys in vain it doubles, so often at the most
@@ -25,12 +26,21 @@ class Progress:
     """How far the careful claims of a queue have come."""
 
     search: bool = False  # whether there may be more in places where the last claim did not look
+    short: bool = False  # the last claim took little of what is next in line, and there may be more in a moment
+    recovers: bool = True  # whether there was more, the last time
     after_key: str = ""
     wary_until: float = 0.0
     search_at: float = 0.0
-    part: int | None = None  # of what runs, as the last claim said, where keys had little room
     vain: int = 0  # how often in a row all keys were searched in vain
     stragglers: Stragglers = field(default_factory=Stragglers)
+
+
+class Catch(NamedTuple):
+    """What a claim gave."""
+
+    rows: list[Record]
+    full: bool  # whether it has looked everywhere
+    aside: Collection[int] = ()  # jobs that it was offered, and that did not stand next in line
 
 
 class Taker:
@@ -65,26 +75,27 @@ class Taker:
         """Whether its claims have to keep within limits."""
         return self.told(queue).limited or now < self._progress[queue].wary_until
 
-    def part(self, queue: str) -> int | None:
-        """How many jobs are the worker's part, where the last claim found that keys have little room."""
-        return self._progress[queue].part
-
     def is_amid_search(self, queue: str) -> bool:
         """Whether the last search has not seen all keys."""
         return bool(self._progress[queue].after_key)
 
-    def looks_elsewhere_at(self, queue: str) -> float | None:
-        """When a claim may look at others than the next in line, where that is wanted."""
+    def looks_elsewhere(self, queue: str, now: float) -> bool:
+        """Whether a claim that came now would look at other jobs than the next in line."""
         progress = self._progress[queue]
+        due_at = progress.stragglers.due_at
+        return (progress.search and now >= progress.search_at) or (due_at is not None and now >= due_at)
+
+    def looks_again_at(self, queue: str) -> float | None:
+        """From when on a claim may be worth it, even if no job ends here."""
+        progress = self._progress[queue]
+        if progress.short:
+            return 0.0
         moments = [progress.search_at if progress.after_key or progress.search else None, progress.stragglers.due_at]
         return min((moment for moment in moments if moment is not None), default=None)
 
-    async def take(
-        self, session: Session, queue: str, cursor: Cursor, limit: int, now: float
-    ) -> tuple[list[Record], bool]:
-        """Jobs of the queue, within its limits where it has some; and whether it has looked everywhere."""
+    async def take(self, session: Session, queue: str, cursor: Cursor, limit: int, now: float) -> Catch:
+        """Jobs of the queue, within its limits where it has some."""
         above, full = cursor.above(now)
-        self._progress[queue].part = None
         rows: list[Record] = []
         if not self.is_careful(queue, now):
             rows, limited = await claim.claim_jobs(
@@ -101,12 +112,12 @@ class Taker:
                 self._progress[queue].wary_until = now + WARY_S
                 self._progress[queue].search = True
             if rows or not limited:
-                return rows, full
+                return Catch(rows, full)
         return await self._take_carefully(session, queue, cursor.near, limit, now, full=full)
 
     async def _take_carefully(
         self, session: Session, queue: str, above: Sequence[int], limit: int, now: float, *, full: bool
-    ) -> tuple[list[Record], bool]:
+    ) -> Catch:
         progress = self._progress[queue]
         searches = (full or progress.search) and now >= progress.search_at
         offered = progress.stragglers.offer(now)
@@ -123,15 +134,26 @@ class Taker:
             timed=self._timed,
             found=[*offered, *found],
         )
-        progress.part = note.part
-        progress.stragglers.claimed(
-            {row["id"] for row in rows} if offered else (), note.passed_by, offered=offered, now=time.monotonic()
-        )
+        progress.stragglers.claimed(offered, {row["id"] for row in rows}, note.passed_by, now=time.monotonic())
+        # Where a key is blocked that has many jobs, a search that found others has gone past these, and so do claims.
+        aside = {*offered, *found} if progress.recovers else {*offered}
         if searches:
-            progress.search = note.search and bool(found or progress.after_key)
+            progress.search = (note.search or note.short) and bool(found or progress.after_key)
+            progress.short = False
         else:
-            progress.search = note.search or progress.search
-        return rows, searches
+            progress.search |= note.search
+            self._learn(progress, short=note.short)
+        return Catch(rows, searches, aside)
+
+    def _learn(self, progress: Progress, *, short: bool) -> None:
+        """What a claim without a search gave. If it came short, there may be more in a moment, where keys are busy that
+        soon have room again: then no search is worth it. There may not, where one is blocked that has many jobs."""
+        if short and progress.short:
+            progress.recovers = False
+        elif not short:
+            progress.recovers = True
+        progress.search |= short and not progress.recovers
+        progress.short = short and progress.recovers
 
     async def _search(self, session: Session, queue: str, above: Sequence[int], limit: int) -> list[int]:
         progress = self._progress[queue]
@@ -141,7 +163,7 @@ class Taker:
             queue=queue,
             above=above,
             kinds=self._kinds,
-            limit=max(FEW_KEYS, limit),
+            limit=max(FEW_KEYS, 2 * limit),
             in_line=limit,
             after_key=progress.after_key,
         )

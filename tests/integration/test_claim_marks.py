@@ -9,6 +9,7 @@ from awa_py.store.claim import PRIORITIES, claim_limited_jobs, find_overlooked_j
 from awa_py.store.finish import complete_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
+from awa_py.worker.cursor import SLACK
 from tests.pages import snapshot_held, undone
 from tests.support import OWNER, claim, count, insert, insert_queue
 
@@ -28,7 +29,7 @@ class Line:
 
     async def take(self, limit: int, **options: Any) -> list[int]:
         usual: dict[str, Any] = {"queue": "default", "kinds": ["work"], "shown_kinds": [], "worker_id": OWNER}
-        rows, _ = await claim_limited_jobs(self.session, above=self._above, limit=limit, **usual | options)
+        rows, _ = await claim_limited_jobs(self.session, above=self._above, slack=SLACK, limit=limit, **usual | options)
         self._seen = max([self._seen, *(row["pos"] for row in rows)])
         return [row["id"] for row in rows]
 
@@ -40,7 +41,7 @@ class Line:
 
     @property
     def _above(self) -> list[int]:
-        return [max(0, self._seen - 1_000)] * len(PRIORITIES)
+        return [max(0, self._seen - SLACK)] * len(PRIORITIES)
 
     async def pass_through(self, jobs: int, **columns: Any) -> None:
         """So many jobs come, run and end."""

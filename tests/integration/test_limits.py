@@ -13,6 +13,7 @@ from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snoo
 from awa_py.store.maintain import promote_jobs
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
+from awa_py.worker.cursor import SLACK
 from tests.support import (
     OWNER,
     ago,
@@ -60,6 +61,7 @@ async def take_rows(session: Session, limit: int = 1, **options: Any) -> tuple[l
     usual: dict[str, Any] = {
         "queue": "default",
         "above": FROM_ZERO,
+        "slack": SLACK,
         "kinds": ["work"],
         "shown_kinds": ["work"],
         "worker_id": OWNER,
@@ -80,6 +82,11 @@ async def keyed(session: Session, key: str, count: int = 1, *, limit: int = 1, *
 
 async def ordered(session: Session, key: str, count: int = 1, **columns: Any) -> list[int]:
     return await keyed(session, key, count, ordered=True, **columns)
+
+
+async def position(session: Session, job: int) -> int:
+    pos: int = await session.connection.fetchval("SELECT pos FROM awa.ready WHERE id = $1", job)
+    return pos
 
 
 WAITING = """
@@ -288,26 +295,61 @@ class TestKeys:
             rows, _ = await waiting
             assert [row["id"] for row in rows] == jobs[3:6]
 
-    async def test_who_asks_for_too_much_is_told_its_part(self, session: Session) -> None:
-        for key in range(4):
-            await keyed(session, f"k{key}", 5, limit=3)
-        rows, note = await take_rows(session, 5, worker_id=(one := new_owner()))
-        assert (len(rows), note.part) == (5, None)
-        rows, note = await take_rows(session, 5, worker_id=new_owner())
-        assert (len(rows), note.part) == (5, None)
-        rows, note = await take_rows(session, 5, worker_id=new_owner())
-        assert (len(rows), note.part) == (2, 12 // 3)
-        rows, note = await take_rows(session, 5, worker_id=one)
-        assert (len(rows), note.part) == (0, 12 // 3)
-        rows, note = await take_rows(session, 5, worker_id=new_owner())
-        assert (len(rows), note.part) == (0, 12 // 4)
+    async def test_a_claim_says_whom_it_passes_by_for_good(self, session: Session) -> None:
+        blocked = await keyed(session, "a", 3)
+        await take(session, 1)
+        others = [job for key in range(4) for job in await keyed(session, f"k{key}")]
+        rows, note = await take_rows(session, 2, slack=4)
+        assert ([row["id"] for row in rows], list(note.passed_by)) == (others[:2], [])
+        rows, note = await take_rows(session, 2, slack=4)
+        assert ([row["id"] for row in rows], list(note.passed_by)) == (others[2:], blocked[1:])
 
-    async def test_where_nothing_is_left_there_is_no_part(self, session: Session) -> None:
-        await keyed(session, "a", 2, limit=2)
-        rows, note = await take_rows(session, 5)
-        assert (len(rows), note.part) == (2, None)
-        rows, note = await take_rows(session, 5)
-        assert (len(rows), note.part) == (0, None)
+    async def test_of_each_priority_for_itself(self, session: Session) -> None:
+        await keyed(session, "a", 1)
+        await take(session, 1)
+        first, second = [await keyed(session, "a", 1, priority=priority) for priority in (1, 3)]
+        for priority in (1, 3):
+            await keyed(session, f"b{priority}", 1, priority=priority)
+        rows, note = await take_rows(session, 1, slack=0)
+        assert ([row["priority"] for row in rows], list(note.passed_by)) == ([1], first)
+        rows, note = await take_rows(session, 1, slack=0)
+        assert ([row["priority"] for row in rows], list(note.passed_by)) == ([3], second)
+
+    async def test_who_is_offered_once_more_and_has_no_room_is_passed_by_again(self, session: Session) -> None:
+        blocked = await keyed(session, "a", 3, limit=2)
+        running = await take(session, 2)
+        (other,) = await keyed(session, "b")
+        above = [await position(session, other)] * len(PRIORITIES)
+        rows, note = await take_rows(session, 5, above=above, found=blocked[2:])
+        assert (rows, list(note.passed_by)) == ([], blocked[2:])
+        await complete_jobs(session, OWNER, running[:1], [1], None, keep=False)
+        rows, note = await take_rows(session, 5, above=above, found=blocked[2:])
+        assert ([row["id"] for row in rows], list(note.passed_by)) == (blocked[2:], [])
+
+    async def test_who_has_room_and_is_left_behind_the_line_is_passed_by(self, session: Session) -> None:
+        (urgent,) = await keyed(session, "a", priority=1)
+        (other,) = await keyed(session, "b", priority=2)
+        above = [0, await position(session, other), 0, 0]
+        rows, note = await take_rows(session, 1, above=above, found=[other])
+        assert ([row["id"] for row in rows], list(note.passed_by)) == ([urgent], [other])
+
+    async def test_what_was_found_elsewhere_does_not_say_how_far_the_line_has_come(self, session: Session) -> None:
+        await keyed(session, "a")
+        await take(session, 1)
+        blocked = await keyed(session, "a", 2)
+        (near,) = await keyed(session, "b")
+        (far,) = await keyed(session, "c")
+        rows, note = await take_rows(session, 1, slack=0, found=[far], above=[await position(session, near)] * 4)
+        assert ([row["id"] for row in rows], list(note.passed_by)) == ([far], [])
+        rows, note = await take_rows(session, 1, slack=0)
+        assert ([row["id"] for row in rows], list(note.passed_by)) == ([near], blocked)
+
+    @pytest.mark.parametrize(("waiting", "short"), [(0, True), (1, True), (2, False)])
+    async def test_a_claim_says_when_it_comes_short(self, session: Session, waiting: int, short: bool) -> None:
+        if waiting:
+            await keyed(session, "a", waiting, limit=9)
+        _, note = await take_rows(session, 8)
+        assert (note.short, note.search) == (short, False)
 
     async def test_more_keys_than_one_look_sees_are_gone_through_in_turn(self, session: Session) -> None:
         await session.connection.execute(
@@ -371,7 +413,7 @@ class TestKeys:
         keys = await session.connection.fetch(
             "SELECT count(*) FROM awa.ready WHERE id = ANY ($1) GROUP BY concurrency_key", found
         )
-        assert [row["count"] for row in keys] == [10] * 20  # as many of each
+        assert [row["count"] for row in keys] == [15] * 20  # as many of each
 
 
 class TestOthersInTheWay:

@@ -6,8 +6,18 @@ from typing import cast
 import pytest
 
 from awa_py.worker.flights import Flights
-from awa_py.worker.portion import LARGEST, SCARCE_S, SMALLEST
-from awa_py.worker.prospects import BORROW_S, INTEREST_S, RATED_JOBS, RATED_PAUSES_S, SHORT_S, Prospects
+from awa_py.worker.prospects import (
+    BORROW_S,
+    ENOUGH,
+    INTEREST_S,
+    RATED_JOBS,
+    RATED_PAUSES_S,
+    REST_S,
+    REST_SHARE,
+    SCARCE_S,
+    SHORT_S,
+    Prospects,
+)
 from awa_py.worker.taker import Taker
 
 QUEUE = "default"
@@ -21,19 +31,18 @@ class Worker:
         self.now = 100.0
         self.careful = True
         self.rate: float | None = None
-        self.elsewhere_at: float | None = None
+        self.again_at: float | None = None
         self.amid_search = False
         self.at_its_share = False
         self.in_flight = 0
-        self.part: int | None = None
+        self.limited = False
         self.to_do = 0
         monkeypatch.setattr("awa_py.worker.prospects.time", SimpleNamespace(monotonic=lambda: self.now))
         taker = SimpleNamespace(
-            told=lambda _: SimpleNamespace(rate=self.rate, limited=self.rate is not None),
+            told=lambda _: SimpleNamespace(rate=self.rate, limited=self.limited),
             is_careful=lambda *_: self.careful,
-            part=lambda _: self.part,
             is_amid_search=lambda _: self.amid_search,
-            looks_elsewhere_at=lambda _: self.elsewhere_at,
+            looks_again_at=lambda _: self.again_at,
         )
         self.prospects = Prospects([QUEUE], cast(Taker, taker), cast(Flights, self))
 
@@ -46,8 +55,9 @@ class Worker:
     def is_at_its_share(self, _: str) -> bool:
         return self.at_its_share
 
-    def claims(self, jobs: int, limit: int = 10) -> None:
+    def claims(self, jobs: int, limit: int = 10, took_s: float = 0.0) -> None:
         self.prospects.claim_begins(QUEUE)
+        self.now += took_s
         self.prospects.claim_gave(QUEUE, jobs, limit)
 
     def would_claim(self) -> bool:
@@ -126,7 +136,7 @@ def test_a_job_that_ended_during_a_claim_that_came_short_counts(worker: Worker) 
 
 
 def test_where_a_search_is_wanted_a_claim_comes_when_it_may_begin(worker: Worker) -> None:
-    worker.elsewhere_at = worker.now + 3
+    worker.again_at = worker.now + 3
     worker.claims(0)
     assert worker.waits_s == pytest.approx(3)
 
@@ -177,62 +187,69 @@ def test_who_had_room_in_between_waits_anew_before_it_borrows(worker: Worker) ->
     assert not worker.prospects.may_borrow(QUEUE)
 
 
-class TestPortion:
-    def test_where_keys_have_room_it_is_as_large_as_a_batch_may_be(self, worker: Worker) -> None:
-        worker.claims(0)
-        worker.claims(10)
-        assert worker.prospects.portion(QUEUE) == LARGEST
+class TestLittleRoom:
+    """Where keys have room for few jobs, and several workers want them."""
 
-    @pytest.mark.parametrize(("part", "portion"), [(250, 250), (0, SMALLEST), (5_000, LARGEST)])
-    def test_where_they_have_little_it_is_the_part_of_the_worker(self, worker: Worker, part: int, portion: int) -> None:
-        worker.part = part
-        worker.claims(0)
-        assert worker.prospects.portion(QUEUE) == portion
+    def test_who_got_little_leaves_the_queue_to_others_for_a_while(self, worker: Worker) -> None:
+        worker.claims(4, took_s=0.01)
+        assert not worker.prospects.may_claim(QUEUE)
+        worker.now += REST_SHARE * 0.01 - 0.001
+        assert not worker.prospects.may_claim(QUEUE)
+        worker.now += 0.002
+        assert worker.prospects.may_claim(QUEUE)
 
-    def test_who_gets_all_that_it_asks_for_asks_for_more(self, worker: Worker) -> None:
-        worker.part = 200
-        worker.claims(0)
-        worker.part = None
-        worker.claims(9)
-        assert worker.prospects.portion(QUEUE) == 200
-        worker.claims(10)
-        assert worker.prospects.portion(QUEUE) == 210
-        for _ in range(30):
-            worker.claims(10)
-        assert worker.prospects.portion(QUEUE) == LARGEST
+    @pytest.mark.parametrize(("took_s", "rest_s"), [(0.0, SHORT_S), (60.0, REST_S)])
+    def test_but_not_for_long(self, worker: Worker, took_s: float, rest_s: float) -> None:
+        worker.claims(0, took_s=took_s)
+        worker.now += rest_s - 0.001
+        assert not worker.prospects.may_claim(QUEUE)
+        worker.now += 0.002
+        assert worker.prospects.may_claim(QUEUE)
 
-    def test_who_has_its_part_sees_to_that_first(self, worker: Worker) -> None:
-        worker.to_do = 21
-        assert not worker.prospects.has_enough(QUEUE)
-        worker.part = 200
-        worker.claims(0)
-        assert worker.prospects.has_enough(QUEUE)
-        worker.to_do = 20
-        assert not worker.prospects.has_enough(QUEUE)
-        worker.to_do = 21
-        worker.now += SCARCE_S
-        assert not worker.prospects.has_enough(QUEUE)
+    def test_who_got_half_does_not(self, worker: Worker) -> None:
+        worker.claims(5, took_s=0.01)
+        assert worker.prospects.may_claim(QUEUE)
 
-    def test_so_does_who_got_less_than_it_asked_for(self, worker: Worker) -> None:
-        worker.to_do = 51
-        worker.claims(10)
-        assert not worker.prospects.has_enough(QUEUE)
-        worker.claims(9)
-        assert worker.prospects.has_enough(QUEUE)
-        worker.to_do = 50
-        assert not worker.prospects.has_enough(QUEUE)
+    def test_a_queue_that_is_promised_meanwhile_is_looked_at_when_the_rest_is_over(self, worker: Worker) -> None:
+        worker.claims(0, took_s=0.01)
+        assert worker.waits_s == PATIENCE_S
+        worker.prospects.promising.add(QUEUE)
+        assert worker.waits_s == pytest.approx(REST_SHARE * 0.01)
 
-    def test_a_queue_without_keys_has_no_part(self, worker: Worker) -> None:
-        worker.part = 200
-        worker.to_do = 500
-        worker.claims(0)
+    def test_a_job_that_ended_is_followed_by_a_claim_when_the_rest_is_over(self, worker: Worker) -> None:
+        worker.claims(0, took_s=0.01)
+        assert worker.prospects.slot_is_free()
+        assert worker.waits_s == pytest.approx(REST_SHARE * 0.01)
+
+    def test_new_jobs_end_the_rest(self, worker: Worker) -> None:
+        worker.claims(0, took_s=0.01)
+        worker.prospects.has_new_jobs(QUEUE)
+        assert worker.would_claim()
+        assert worker.prospects.may_claim(QUEUE)
+
+    def test_a_queue_without_keys_is_not_left_alone(self, worker: Worker) -> None:
         worker.careful = False
-        worker.claims(10)
-        assert worker.prospects.portion(QUEUE) == LARGEST
-        assert not worker.prospects.has_enough(QUEUE)
+        worker.to_do = ENOUGH + 1
+        worker.claims(0, took_s=0.01)
+        assert worker.prospects.may_claim(QUEUE)
 
-    def test_nor_has_one_with_a_rate_or_a_number_of_workers(self, worker: Worker) -> None:
-        worker.part = 200
-        worker.rate = 1_000.0
-        worker.claims(0)
-        assert worker.prospects.portion(QUEUE) == LARGEST
+    def test_who_has_jobs_enough_sees_to_them_first(self, worker: Worker) -> None:
+        worker.to_do = ENOUGH + 1
+        worker.claims(10)
+        assert worker.prospects.may_claim(QUEUE)
+        worker.claims(9)
+        assert not worker.prospects.may_claim(QUEUE)
+        worker.to_do = ENOUGH
+        assert worker.prospects.may_claim(QUEUE)
+
+    def test_where_there_was_room_of_late_it_does_not(self, worker: Worker) -> None:
+        worker.to_do = ENOUGH + 1
+        worker.claims(9)
+        worker.now += SCARCE_S
+        assert worker.prospects.may_claim(QUEUE)
+
+    def test_nor_where_other_limits_say_how_many_it_may_have(self, worker: Worker) -> None:
+        worker.limited = True
+        worker.to_do = ENOUGH + 1
+        worker.claims(9)
+        assert worker.prospects.may_claim(QUEUE)

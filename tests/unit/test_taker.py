@@ -1,6 +1,7 @@
 """When a careful claim searches for what it overlooks, by a clock of the test's own."""
 
 import asyncio
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -26,6 +27,10 @@ class Queue:
         self.finds: list[int] = []
         self.keys_left = ""
         self.comes_short = True
+        self.takes_turns = False
+        self.passes_by: list[int] = []
+        self.offered: list[int] = []
+        self.aside: Collection[int] = ()
         self._taker = Taker(["default"], kinds=["work"], shown_kinds=[], worker_id=UUID(int=1), timed=False)
         self._taker.orders = Orders(queues={"default": QueueOrders(limited=True)})
         self._cursor = Cursor()
@@ -39,21 +44,31 @@ class Queue:
         self.now += SEARCH_TAKES_S
         return self.finds, self.keys_left
 
-    async def _claim(self, *_: object, **__: object) -> tuple[list[Any], Note]:
-        return [], Note(search=self.comes_short)
+    async def _claim(self, *_: object, found: list[int], **__: object) -> tuple[list[Any], Note]:
+        self.offered = found
+        return [], Note(short=self.comes_short, search=self.takes_turns, passed_by=self.passes_by)
 
     def claim(self) -> bool:
         """Whether a claim searched."""
         before = len(self.searches)
-        asyncio.run(self._taker.take(SESSION, "default", self._cursor, 100, self.now))
+        self.aside = asyncio.run(self._taker.take(SESSION, "default", self._cursor, 100, self.now)).aside
         return len(self.searches) > before
 
     @property
     def pause_s(self) -> float:
         """For how long no search may begin."""
-        searches_at = self._taker.looks_elsewhere_at("default")
+        searches_at = self._taker.looks_again_at("default")
         assert searches_at is not None
         return searches_at - self.now
+
+    @property
+    def looks_again(self) -> bool:
+        return self._taker.looks_again_at("default") is not None
+
+    def is_blocked(self) -> None:
+        """Two claims in a row come short."""
+        assert not self.claim()
+        assert not self.claim()
 
 
 @pytest.fixture
@@ -61,14 +76,86 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     return Queue(monkeypatch)
 
 
-def test_a_claim_that_comes_short_is_followed_by_a_search(queue: Queue) -> None:
+def test_a_claim_that_comes_short_again_is_followed_by_a_search(queue: Queue) -> None:
+    assert not queue.claim()
+    assert queue.looks_again
     assert not queue.claim()
     assert queue.claim()
 
 
+def test_one_that_comes_short_for_a_moment_is_not(queue: Queue) -> None:
+    for _ in range(3):
+        queue.comes_short = True
+        assert not queue.claim()
+        queue.comes_short = False
+        assert not queue.claim()
+    assert not queue.looks_again
+
+
+def test_where_the_line_did_not_recover_the_last_time_a_search_comes_at_once(queue: Queue) -> None:
+    queue.is_blocked()
+    assert queue.claim()
+    queue.now += 60
+    assert not queue.claim()
+    assert queue.claim()
+
+
+def test_until_it_does(queue: Queue) -> None:
+    queue.is_blocked()
+    assert queue.claim()
+    queue.now += 60
+    queue.comes_short = False
+    assert not queue.claim()
+    queue.comes_short = True
+    assert not queue.claim()
+    assert not queue.claim()
+    assert queue.claim()
+
+
+def test_where_keys_take_turns_a_search_comes_before_each_claim(queue: Queue) -> None:
+    queue.comes_short = False
+    queue.takes_turns = True
+    queue.finds = [7]
+    assert not queue.claim()
+    for _ in range(3):
+        assert queue.claim()
+        queue.now += queue.pause_s
+
+
+def test_what_was_passed_by_is_offered_to_the_next_claim(queue: Queue) -> None:
+    queue.comes_short = False
+    queue.passes_by = [4, 5]
+    queue.claim()
+    assert queue.looks_again
+    queue.passes_by = []
+    queue.claim()
+    assert queue.offered == [4, 5]
+    queue.claim()
+    assert queue.offered == []
+    assert not queue.looks_again
+
+
+def test_what_a_search_found_moves_the_cursor_only_where_the_line_is_blocked(queue: Queue) -> None:
+    queue.finds = [7]
+    queue.passes_by = [4]
+    queue.takes_turns = True
+    queue.comes_short = False
+    queue.claim()
+    queue.claim()
+    assert queue.aside == {4, 7}
+    queue.takes_turns = False
+    queue.comes_short = True
+    queue.now += queue.pause_s
+    queue.claim()
+    queue.is_blocked()
+    queue.now += 60
+    assert queue.claim()
+    assert queue.aside == {4}
+
+
 def test_the_wish_to_search_outlives_a_claim_that_comes_too_early_for_it(queue: Queue) -> None:
     queue.finds = [7]
-    queue.claim()
+    queue.is_blocked()
     assert queue.claim()
     queue.comes_short = False
     assert not queue.claim()
@@ -78,7 +165,7 @@ def test_the_wish_to_search_outlives_a_claim_that_comes_too_early_for_it(queue: 
 
 
 def test_a_search_in_vain_fulfils_the_wish(queue: Queue) -> None:
-    queue.claim()
+    queue.is_blocked()
     assert queue.claim()
     queue.now += 60
     queue.comes_short = False
@@ -87,8 +174,8 @@ def test_a_search_in_vain_fulfils_the_wish(queue: Queue) -> None:
 
 def test_searches_in_vain_become_rare_until_one_finds_something(queue: Queue) -> None:
     pauses_s = []
+    queue.is_blocked()
     for _ in range(VAIN_SEARCHES + 2):
-        queue.claim()
         queue.now += max(0.0, queue.pause_s)
         assert queue.claim()
         queue.claim()
@@ -103,7 +190,7 @@ def test_searches_in_vain_become_rare_until_one_finds_something(queue: Queue) ->
 
 def test_a_search_that_has_not_seen_all_keys_soon_goes_on(queue: Queue) -> None:
     queue.keys_left = "customer-200"
-    queue.claim()
+    queue.is_blocked()
     for _ in range(5):
         assert queue.claim()
         assert queue.pause_s == pytest.approx(SEARCH_TAKES_S)

@@ -3,7 +3,8 @@
 -- $4 the kinds that the caller can run · $5 worker id · $6 jobs elsewhere that may be taken too
 -- $7 the kinds whose handlers may look at their whole job · $8 whether to say how long each was due
 -- $9 how far below the last that it takes the next claim begins
--- Answers as claim_jobs does; and at last a row without id, where there is something to say: see claim_within_limits.
+-- Answers as claim_jobs does, but in no order; and at last a row without id, where there is something to say: see
+-- claim_within_limits.
 --
 -- The locks are held until the answer is sent. Whoever is frozen in this moment reads no more of it than fits into the
 -- buffers in between, so it is kept small: larger jobs come without args and details, which read_claimed_jobs has.
@@ -20,4 +21,3 @@ CROSS JOIN LATERAL (
                                      ELSE 0 END <= 64000 / $3::int AS fits,
            least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)), expires_at) AS deadline_at
 ) AS more
-ORDER BY id IS NULL, priority, pos

@@ -2,8 +2,8 @@
 -- from key to key by the index, over whatever waits between; and those without a key that became visible late. What is
 -- next in line, the claim sees by itself.
 -- $1 queue · $2 the position of each priority where such a claim begins · $3 the kinds that the caller can run
--- $4 how many keys to look at, and how many jobs of either sort to find, at the most
--- $5 the key after which to begin, '' for the first · $6 how many such a claim asks for
+-- $4 how many keys to look at, at the most
+-- $5 the key after which to begin, '' for the first · $6 how many such a claim asks for: a few more are found of either sort
 -- Answers their ids, and the key to go on after; '' where it was the last.
 WITH RECURSIVE
 walk AS (
@@ -38,7 +38,7 @@ keyed AS (
         WHERE queue = $1 AND concurrency_key = with_room.key
           AND (with_room.ordered OR (kind = ANY ($3::text[]) AND (expires_at IS NULL OR expires_at > now())))
         ORDER BY priority, id
-        LIMIT least(most_of_key - busy, 1 + $4 / (SELECT count(*) FROM with_room))
+        LIMIT least(most_of_key - busy, 1 + ($6 + 100) / (SELECT count(*) FROM with_room))
     ) AS head
 ),
 line AS MATERIALIZED (
@@ -70,9 +70,9 @@ late AS (
         WHERE queue = $1 AND priority = level.priority AND pos <= level.above AND concurrency_key IS NULL
           AND kind = ANY ($3) AND (expires_at IS NULL OR expires_at > now())
         ORDER BY pos
-        LIMIT $4
+        LIMIT $6 + 100
     ) AS head
-    LIMIT $4
+    LIMIT $6 + 100
 )
-SELECT ARRAY(SELECT id FROM overlooked ORDER BY turn LIMIT $4) || ARRAY(SELECT id FROM late) AS ids,
+SELECT ARRAY(SELECT id FROM overlooked ORDER BY turn LIMIT $6 + 100) || ARRAY(SELECT id FROM late) AS ids,
        coalesce((SELECT key FROM walk WHERE n = $4), '') AS go_on_after
