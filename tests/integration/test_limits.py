@@ -1,6 +1,7 @@
 """available → running within limits: max_workers, rates and keys, however many claim at once."""
 
 import asyncio
+import time
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,9 @@ from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snoo
 from awa_py.store.maintain import promote_jobs
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from awa_py.worker.cursor import SLACK
+from awa_py.worker.cursor import SLACK, Cursor
+from awa_py.worker.orders import Orders, QueueOrders
+from awa_py.worker.taker import Taker
 from tests.support import (
     OWNER,
     ago,
@@ -414,6 +417,32 @@ class TestKeys:
             "SELECT count(*) FROM awa.ready WHERE id = ANY ($1) GROUP BY concurrency_key", found
         )
         assert [row["count"] for row in keys] == [15] * 20  # as many of each
+
+
+async def test_who_was_passed_by_is_taken_as_soon_as_its_key_has_room(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a search, which may be long in coming beside an old snapshot."""
+    monkeypatch.setattr("awa_py.store.claim.find_overlooked_jobs", None)
+    taker = Taker(["default"], kinds=["work"], shown_kinds=[], worker_id=OWNER, timed=False)
+    taker.orders = Orders(queues={"default": QueueOrders(limited=True)})
+    cursor = Cursor()
+    cursor.saw([], full=True, began=0.0, ended=1e9)  # no scan is due by itself
+
+    async def claim_as_a_worker(later_s: float = 0.0) -> list[int]:
+        rows, full, aside = await taker.take(session, "default", cursor, 500, time.monotonic() + later_s)
+        cursor.saw(rows, full=full, began=0.0, ended=0.0, aside=aside)
+        return [row["id"] for row in rows]
+
+    (running,) = await keyed(session, "a")
+    assert await claim_as_a_worker() == [running]
+    (straggler,) = await keyed(session, "a")
+    others = [job for key in range(4) for job in await keyed(session, f"b{key}", SLACK // 2, limit=SLACK)]
+    taken = [job for _ in range(4) for job in await claim_as_a_worker()]
+    assert taken == others
+    assert cursor.near[1] > await position(session, straggler)
+    await complete_jobs(session, OWNER, [running], [1], None, keep=False)
+    assert await claim_as_a_worker(later_s=60) == [straggler]
 
 
 class TestOthersInTheWay:
