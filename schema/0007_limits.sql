@@ -198,7 +198,9 @@ CREATE OR REPLACE VIEW awa.jobs AS
 --   next claim begins · most: how many at the most · claimer: the worker's id
 --   elsewhere: jobs that may be taken too: found by find_overlooked_jobs, or passed by before
 -- Answers a row for each job, as it was before; and at last one without id where there is something to say, in its args:
---   short: few of those that it looked at have room · search: it is worth it before each claim, since keys take turns
+--   short: few of those that it looked at have room, less than a quarter of what it was asked for
+--   waited_s: how long it waited for its turn, where it is less than half
+--   search: it is worth it before each claim, since keys take turns
 --   passed_by: jobs that it looked at and left, and that the next claim does not see
 --
 -- Claims of a scope come one after another: who has waited sees what the one before has taken, since each statement of a
@@ -218,6 +220,8 @@ DECLARE
     to_see              int;
     q                   awa.queues;
     keyed               boolean;
+    asked_at            timestamptz;
+    waited              interval := '0';
     candidates          tid[];
     lowest              bigint;  -- of their positions
     chosen              tid[];
@@ -258,7 +262,9 @@ BEGIN
                                            WHERE queue = wanted_queue AND priority = level.priority
                                              AND pos > level.above AND concurrency_key IS NOT NULL
                                            ORDER BY pos LIMIT 1) AS head)) THEN
+        asked_at := clock_timestamp();
         PERFORM awa.lock_scope('');
+        waited := clock_timestamp() - asked_at;
     END IF;
     SELECT coalesce(array_agg(place), '{}'), coalesce(bool_or(has_key), false), min(pos)
     INTO candidates, keyed, lowest
@@ -297,7 +303,9 @@ BEGIN
            ) AS head
            LIMIT most)) AS in_hand;
     IF keyed THEN
+        asked_at := clock_timestamp();
         PERFORM awa.lock_scope('');
+        waited := waited + (clock_timestamp() - asked_at);
         PERFORM awa.move_mark('');
     END IF;
 
@@ -362,8 +370,8 @@ BEGIN
 
     IF q.fair THEN
         note.args := '{"search": true}';
-    ELSIF 4 * cardinality(chosen) < most THEN
-        note.args := '{"short": true}';
+    ELSIF 2 * cardinality(chosen) < most THEN
+        note.args := jsonb_build_object('short', 4 * cardinality(chosen) < most, 'waited_s', extract(epoch FROM waited));
     END IF;
     IF keyed AND lowest <= greatest(above[1], above[2], above[3], above[4]) THEN
         passed_by := ARRAY(SELECT id FROM awa.ready WHERE ctid = ANY (candidates) AND pos <= above[priority]);

@@ -20,6 +20,7 @@ class Note(NamedTuple):
     """What a claim within limits says beside its jobs."""
 
     short: bool = False  # it took few of those that it was asked for
+    waited_s: float = 0.0  # it took less than half of them, and waited so long for its turn
     search: bool = False  # it is worth searching for others before the next claim
     passed_by: Sequence[int] = ()  # it left these jobs, and the next claim does not see them
 

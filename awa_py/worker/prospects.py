@@ -7,7 +7,7 @@ from awa_py.worker.flights import Flights
 from awa_py.worker.taker import Taker
 
 SHORT_S = 0.02  # a queue that gave all that its limits allow is worth another look only when some jobs have ended
-REST_SHARE = 10  # one that gave less than half of that is left to others for so many times what the claim took …
+REST_SHARE = 30  # one that gave little is left to others for so many times what the claim waited for theirs …
 REST_S = 0.2  # … but not for longer than that
 SCARCE_S = 1.0  # keys that had no room for all that was asked for are expected to have little for so long
 ENOUGH = 50  # meanwhile, whoever has more jobs of the queue that wait, or are being written, sees to them first
@@ -29,7 +29,6 @@ class Prospects:
         self._frees = 0  # how often slots came free
         self._frees_before = dict.fromkeys(queues, 0)  # as of the last claim's beginning
         self._gave_at = dict.fromkeys(queues, 0.0)
-        self._claim_began = dict.fromkeys(queues, 0.0)
         self._rests_until = dict.fromkeys(queues, 0.0)
         self._scarce_until = dict.fromkeys(queues, 0.0)
         self._borrow_at: dict[str, float] = {}  # the worker has its part of them, and may try for more from then on
@@ -82,7 +81,6 @@ class Prospects:
     def claim_begins(self, queue: str) -> None:
         """Before the statement: a wake-up that comes while it runs may be about a job that it does not see."""
         self.promising.discard(queue)
-        self._claim_began[queue] = time.monotonic()
         self._frees_before[queue] = self._frees
 
     def claim_gave(self, queue: str, jobs: int, limit: int) -> None:
@@ -95,7 +93,7 @@ class Prospects:
         elif self._taker.is_amid_search(queue):
             self._go_on_searching(queue, now)
         elif self._taker.is_careful(queue, now):
-            self._came_short(queue, now, gave_little=2 * jobs < limit)
+            self._came_short(queue, now)
 
     def _go_on_searching(self, queue: str, now: float) -> None:
         """The keys so far were at their limits. The next are looked at when a job has ended here, or in a moment."""
@@ -103,7 +101,7 @@ class Prospects:
         soon = now + (SHORT_S if len(self._flights) else 0.0)
         self._look_again_at[queue] = max(soon, self._taker.looks_again_at(queue) or 0.0)
 
-    def _came_short(self, queue: str, now: float, *, gave_little: bool) -> None:
+    def _came_short(self, queue: str, now: float) -> None:
         """A rate recovers by itself; other limits when a job has ended, as one may have meanwhile. Where it is worth
         looking for jobs with room elsewhere, that comes next."""
         told = self._taker.told(queue)
@@ -113,10 +111,8 @@ class Prospects:
             return
         if not told.limited:
             self._scarce_until[queue] = now + SCARCE_S
-        soon = now + SHORT_S
-        if gave_little:
-            soon = max(soon, now + min(REST_SHARE * (now - self._claim_began[queue]), REST_S))
-            self._rests_until[queue] = soon
+        self._rests_until[queue] = now + min(REST_SHARE * self._taker.waited_s(queue), REST_S)
+        soon = max(now + SHORT_S, self._rests_until[queue])
         if self._frees > self._frees_before[queue]:
             self._look_again_at[queue] = soon
         else:

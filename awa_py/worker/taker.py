@@ -29,6 +29,7 @@ class Progress:
     short: bool = False  # the last claim took little of what is next in line, and there may be more in a moment
     recovers: bool = True  # whether there was more, the last time
     after_key: str = ""
+    waited_s: float = 0.0  # how long the last claim waited for its turn, where it gave little
     wary_until: float = 0.0
     search_at: float = 0.0
     vain: int = 0  # how often in a row all keys were searched in vain
@@ -75,6 +76,10 @@ class Taker:
         """Whether its claims have to keep within limits."""
         return self.told(queue).limited or now < self._progress[queue].wary_until
 
+    def waited_s(self, queue: str) -> float:
+        """How long the last claim waited for those of others, where it gave little."""
+        return self._progress[queue].waited_s
+
     def is_amid_search(self, queue: str) -> bool:
         """Whether the last search has not seen all keys."""
         return bool(self._progress[queue].after_key)
@@ -96,6 +101,7 @@ class Taker:
     async def take(self, session: Session, queue: str, cursor: Cursor, limit: int, now: float) -> Catch:
         """Jobs of the queue, within its limits where it has some."""
         above, full = cursor.above(now)
+        self._progress[queue].waited_s = 0.0
         rows: list[Record] = []
         if not self.is_careful(queue, now):
             rows, limited = await claim.claim_jobs(
@@ -135,6 +141,7 @@ class Taker:
             found=[*offered, *found],
         )
         progress.stragglers.claimed(offered, {row["id"] for row in rows}, note.passed_by, now=time.monotonic())
+        progress.waited_s = note.waited_s
         # Where a key is blocked that has many jobs, a search that found others has gone past these, and so do claims.
         aside = {*offered, *found} if progress.recovers else {*offered}
         if searches:

@@ -354,6 +354,24 @@ class TestKeys:
         _, note = await take_rows(session, 8)
         assert (note.short, note.search) == (short, False)
 
+    @pytest.mark.parametrize("limit", [5, 60], ids=["small", "large"])
+    async def test_it_says_how_long_it_waited_where_it_took_less_than_half(
+        self, session: Session, database: Database, limit: int
+    ) -> None:
+        await keyed(session, "a", 9, limit=limit // 2)
+        async with another_session(database) as first, another_session(database) as second:
+            async with first.connection.transaction():
+                await first.connection.execute("SELECT awa.lock_scope('')")
+                waiting = asyncio.create_task(take_rows(second, limit))
+                await eventually(lambda: count(session.connection, SOMEBODY_WAITS))
+                await asyncio.sleep(0.2)
+            rows, note = await waiting
+            assert 0 < len(rows) < limit / 2
+            assert note.waited_s >= 0.2
+            rows, note = await take_rows(second, limit)
+            assert rows == []
+            assert note.waited_s < 0.1
+
     async def test_more_keys_than_one_look_sees_are_gone_through_in_turn(self, session: Session) -> None:
         await session.connection.execute(
             "INSERT INTO awa.running "

@@ -32,6 +32,7 @@ class Worker:
         self.careful = True
         self.rate: float | None = None
         self.again_at: float | None = None
+        self.waited_s = 0.0
         self.amid_search = False
         self.at_its_share = False
         self.in_flight = 0
@@ -43,6 +44,7 @@ class Worker:
             is_careful=lambda *_: self.careful,
             is_amid_search=lambda _: self.amid_search,
             looks_again_at=lambda _: self.again_at,
+            waited_s=lambda _: self.waited_s,
         )
         self.prospects = Prospects([QUEUE], cast(Taker, taker), cast(Flights, self))
 
@@ -55,9 +57,9 @@ class Worker:
     def is_at_its_share(self, _: str) -> bool:
         return self.at_its_share
 
-    def claims(self, jobs: int, limit: int = 10, took_s: float = 0.0) -> None:
+    def claims(self, jobs: int, limit: int = 10, waited_s: float = 0.0) -> None:
+        self.waited_s = waited_s
         self.prospects.claim_begins(QUEUE)
-        self.now += took_s
         self.prospects.claim_gave(QUEUE, jobs, limit)
 
     def would_claim(self) -> bool:
@@ -190,39 +192,38 @@ def test_who_had_room_in_between_waits_anew_before_it_borrows(worker: Worker) ->
 class TestLittleRoom:
     """Where keys have room for few jobs, and several workers want them."""
 
-    def test_who_got_little_leaves_the_queue_to_others_for_a_while(self, worker: Worker) -> None:
-        worker.claims(4, took_s=0.01)
+    def test_who_got_little_and_waited_for_it_leaves_the_queue_to_others_for_a_while(self, worker: Worker) -> None:
+        worker.claims(4, waited_s=0.002)
         assert not worker.prospects.may_claim(QUEUE)
-        worker.now += REST_SHARE * 0.01 - 0.001
-        assert not worker.prospects.may_claim(QUEUE)
-        worker.now += 0.002
-        assert worker.prospects.may_claim(QUEUE)
-
-    @pytest.mark.parametrize(("took_s", "rest_s"), [(0.0, SHORT_S), (60.0, REST_S)])
-    def test_but_not_for_long(self, worker: Worker, took_s: float, rest_s: float) -> None:
-        worker.claims(0, took_s=took_s)
-        worker.now += rest_s - 0.001
+        worker.now += REST_SHARE * 0.002 - 0.001
         assert not worker.prospects.may_claim(QUEUE)
         worker.now += 0.002
         assert worker.prospects.may_claim(QUEUE)
 
-    def test_who_got_half_does_not(self, worker: Worker) -> None:
-        worker.claims(5, took_s=0.01)
+    def test_but_not_for_long(self, worker: Worker) -> None:
+        worker.claims(0, waited_s=60.0)
+        worker.now += REST_S - 0.001
+        assert not worker.prospects.may_claim(QUEUE)
+        worker.now += 0.002
+        assert worker.prospects.may_claim(QUEUE)
+
+    def test_who_did_not_wait_need_not_rest(self, worker: Worker) -> None:
+        worker.claims(0)
         assert worker.prospects.may_claim(QUEUE)
 
     def test_a_queue_that_is_promised_meanwhile_is_looked_at_when_the_rest_is_over(self, worker: Worker) -> None:
-        worker.claims(0, took_s=0.01)
+        worker.claims(0, waited_s=0.002)
         assert worker.waits_s == PATIENCE_S
         worker.prospects.promising.add(QUEUE)
-        assert worker.waits_s == pytest.approx(REST_SHARE * 0.01)
+        assert worker.waits_s == pytest.approx(REST_SHARE * 0.002)
 
     def test_a_job_that_ended_is_followed_by_a_claim_when_the_rest_is_over(self, worker: Worker) -> None:
-        worker.claims(0, took_s=0.01)
+        worker.claims(0, waited_s=0.002)
         assert worker.prospects.slot_is_free()
-        assert worker.waits_s == pytest.approx(REST_SHARE * 0.01)
+        assert worker.waits_s == pytest.approx(REST_SHARE * 0.002)
 
     def test_new_jobs_end_the_rest(self, worker: Worker) -> None:
-        worker.claims(0, took_s=0.01)
+        worker.claims(0, waited_s=0.002)
         worker.prospects.has_new_jobs(QUEUE)
         assert worker.would_claim()
         assert worker.prospects.may_claim(QUEUE)
@@ -230,7 +231,7 @@ class TestLittleRoom:
     def test_a_queue_without_keys_is_not_left_alone(self, worker: Worker) -> None:
         worker.careful = False
         worker.to_do = ENOUGH + 1
-        worker.claims(0, took_s=0.01)
+        worker.claims(0, waited_s=0.002)
         assert worker.prospects.may_claim(QUEUE)
 
     def test_who_has_jobs_enough_sees_to_them_first(self, worker: Worker) -> None:
