@@ -413,7 +413,7 @@ BEGIN
         WHERE id = ANY (ids) AND lease = (lease_of ->> id::text)::int AND (holder IS NULL OR worker_id = holder)
         RETURNING *, error_of ->> id::text AS error, (delay_of ->> id::text)::interval AS delay
     ),
-    judged AS (
+    judged AS MATERIALIZED (
         SELECT ended.*, now() + CASE
                    WHEN ended.delay IS NOT NULL THEN ended.delay
                    ELSE greatest(
@@ -505,7 +505,7 @@ BEGIN
         FROM (SELECT DISTINCT ON (unique_key) unique_key, new_id, unique_for, unique_states
               FROM input WHERE unique_key IS NOT NULL ORDER BY unique_key, n OFFSET 0) AS sorted
     ),
-    judged AS (
+    judged AS MATERIALIZED (
         SELECT input.*, coalesce(keyed.holder, input.new_id) AS holder
         FROM input LEFT JOIN keyed USING (unique_key)
     ),

@@ -86,12 +86,12 @@ async def find_overlooked_jobs(
     above: Sequence[int],
     kinds: Sequence[str],
     limit: int,
-    in_line: int,
+    most_keys: int,
     after_key: str,
 ) -> tuple[list[int], str]:
-    """Jobs that a claim of `in_line` jobs does not meet that begins above; and the key after which to go on, '' for the
-    first."""
-    row = await session.fetchrow("find_overlooked_jobs", queue, above, kinds, limit, after_key, in_line)
+    """Jobs that a claim of so many does not meet that begins above, of so many keys at the most; and the key after
+    which to go on, '' for the first."""
+    row = await session.fetchrow("find_overlooked_jobs", queue, above, kinds, most_keys, after_key, limit)
     assert row is not None
     return row["ids"], row["go_on_after"]
 

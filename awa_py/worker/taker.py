@@ -170,8 +170,8 @@ class Taker:
             queue=queue,
             above=above,
             kinds=self._kinds,
-            limit=max(FEW_KEYS, 2 * limit),
-            in_line=limit,
+            limit=limit,
+            most_keys=max(FEW_KEYS, 2 * limit),
             after_key=progress.after_key,
         )
         ended = time.monotonic()

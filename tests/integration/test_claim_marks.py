@@ -35,7 +35,7 @@ class Line:
 
     async def search(self) -> list[int]:
         found, _ = await find_overlooked_jobs(
-            self.session, queue="default", above=self._above, kinds=["work"], limit=200, in_line=200, after_key=""
+            self.session, queue="default", above=self._above, kinds=["work"], limit=200, most_keys=200, after_key=""
         )
         return found
 

@@ -33,11 +33,6 @@ from tests.support import (
 
 pytestmark = pytest.mark.integration
 
-SOMEBODY_WAITS = """
-    SELECT count(*) FROM pg_locks
-    WHERE locktype = 'advisory' AND NOT granted
-      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 PAGES_OF_KEYS = (
     "SELECT pg_stat_get_xact_blocks_fetched('awa.ready'::regclass) + "
     "pg_stat_get_xact_blocks_fetched('awa.ready_keys'::regclass)"
@@ -55,7 +50,7 @@ async def take(
     worker_id: UUID = OWNER,
 ) -> list[int]:
     """A search, and a claim that takes what it found."""
-    found, _ = await search(session, queue=queue, kinds=kinds, in_line=limit)
+    found, _ = await search(session, queue=queue, kinds=kinds, limit=limit, most_keys=200)
     rows, _ = await take_rows(session, limit, queue=queue, kinds=kinds, worker_id=worker_id, found=found)
     return [row["id"] for row in rows]
 
@@ -74,7 +69,7 @@ async def take_rows(session: Session, limit: int = 1, **options: Any) -> tuple[l
 
 async def search(session: Session, **options: Any) -> tuple[list[int], str]:
     usual: dict[str, Any] = {"queue": "default", "above": FROM_ZERO, "kinds": ["work"], "limit": 200, "after_key": ""}
-    usual["in_line"] = options.get("limit", 200)
+    usual["most_keys"] = options.get("limit", 200)
     return await find_overlooked_jobs(session, **usual | options)
 
 
@@ -274,29 +269,24 @@ class TestKeys:
         running = await session.connection.fetch("SELECT concurrency_key, count(*) FROM awa.running GROUP BY 1")
         assert [row["count"] for row in running] == [2] * 100
 
-    async def test_large_claims_look_past_what_another_has_in_hand(self, session: Session, database: Database) -> None:
+    @pytest.mark.parametrize(
+        ("limit", "taken", "taken_by_who_waited"),
+        [(100, range(150, 250), range(100)), (3, range(3), range(3, 6))],
+        ids=["large", "small"],
+    )
+    async def test_large_claims_look_past_what_another_has_in_hand_and_small_ones_do_not(
+        self, session: Session, database: Database, limit: int, taken: range, taken_by_who_waited: range
+    ) -> None:
         jobs = [job for key in range(300) for job in await keyed(session, f"k{key}")]
         async with another_session(database) as first, another_session(database) as second:
             async with first.connection.transaction():
                 await first.connection.execute("SELECT awa.lock_scope('')")
-                waiting = asyncio.create_task(take_rows(second, 100))
-                await eventually(lambda: count(session.connection, SOMEBODY_WAITS))
-                rows, _ = await take_rows(first, 100)
-                assert [row["id"] for row in rows] == jobs[150:250]
+                waiting = asyncio.create_task(take_rows(second, limit))
+                await eventually(lambda: count(session.connection, WAITING))
+                rows, _ = await take_rows(first, limit)
+                assert [row["id"] for row in rows] == [jobs[n] for n in taken]
             rows, _ = await waiting
-            assert [row["id"] for row in rows] == jobs[:100]
-
-    async def test_small_claims_do_not(self, session: Session, database: Database) -> None:
-        jobs = [job for key in range(300) for job in await keyed(session, f"k{key}")]
-        async with another_session(database) as first, another_session(database) as second:
-            async with first.connection.transaction():
-                await first.connection.execute("SELECT awa.lock_scope('')")
-                waiting = asyncio.create_task(take_rows(second, 3))
-                await eventually(lambda: count(session.connection, SOMEBODY_WAITS))
-                rows, _ = await take_rows(first, 3)
-                assert [row["id"] for row in rows] == jobs[:3]
-            rows, _ = await waiting
-            assert [row["id"] for row in rows] == jobs[3:6]
+            assert [row["id"] for row in rows] == [jobs[n] for n in taken_by_who_waited]
 
     async def test_a_claim_says_whom_it_passes_by_for_good(self, session: Session) -> None:
         blocked = await keyed(session, "a", 3)
@@ -363,7 +353,7 @@ class TestKeys:
             async with first.connection.transaction():
                 await first.connection.execute("SELECT awa.lock_scope('')")
                 waiting = asyncio.create_task(take_rows(second, limit))
-                await eventually(lambda: count(session.connection, SOMEBODY_WAITS))
+                await eventually(lambda: count(session.connection, WAITING))
                 await asyncio.sleep(0.2)
             rows, note = await waiting
             assert 0 < len(rows) < limit / 2

@@ -8,7 +8,8 @@
 --
 -- The locks are held until the answer is sent. Whoever is frozen in this moment reads no more of it than fits into the
 -- buffers in between, so it is kept small: larger jobs come without args and details, which read_claimed_jobs has.
-SELECT id, lease + 1 AS lease, kind, (attempt + 1)::smallint AS attempt, CASE WHEN fits OR id IS NULL THEN args::text END AS args,
+SELECT id, lease + 1 AS lease, kind, (attempt + 1)::smallint AS attempt,
+       CASE WHEN fits OR id IS NULL THEN args::text END AS args,
        extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
        CASE WHEN fits AND shown
             THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
