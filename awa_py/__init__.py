@@ -1,8 +1,6 @@
 """awa: a job queue that needs nothing but PostgreSQL."""
 
-from awa_py.app import App, JobType
-from awa_py.config import Settings
-from awa_py.context import BatchJob, Context
+from awa_py.app import App, JobDefinition
 from awa_py.errors import (
     AppNotFound,
     AwaError,
@@ -30,12 +28,14 @@ from awa_py.errors import (
     UnknownSchedule,
     UnknownWorker,
 )
-from awa_py.job import Job, NewJob, State
-from awa_py.logs import JobFilter
-from awa_py.options import Unique
-from awa_py.outcome import Cancel, Fail, RateLimited, Retry, Snooze, Throttled
-from awa_py.timeline import Event
-from awa_py.worker.name import WorkerName
+from awa_py.model.context import BatchJob, Context
+from awa_py.model.job import Job, NewJob, State
+from awa_py.model.options import Unique
+from awa_py.model.outcomes import Cancel, Fail, RateLimited, Retry, Snooze, Throttled
+from awa_py.model.worker_name import WorkerName
+from awa_py.observability.history import Event
+from awa_py.observability.logs import JobFilter
+from awa_py.settings import Settings
 
 __all__ = [
     "App",
@@ -56,10 +56,10 @@ __all__ = [
     "InvalidSchedule",
     "Job",
     "JobCancelled",
+    "JobDefinition",
     "JobFailed",
     "JobFilter",
     "JobNotFound",
-    "JobType",
     "NewJob",
     "NotPermitted",
     "RateLimited",

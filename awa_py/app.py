@@ -6,30 +6,30 @@ from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID, uuid4
 
-from awa_py import duration
+from awa_py import durations
 from awa_py.client import Client
-from awa_py.config import Settings, database_url, direct_url, schema_name
-from awa_py.context import Context
-from awa_py.db import Connection, Database, Schema
-from awa_py.duration import Duration
+from awa_py.db.connections import Connection, Database, Schema
+from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidArguments
-from awa_py.job import Job, NewJob, Terms
-from awa_py.keys import KeyTemplate
-from awa_py.maintenance.candidate import Candidate
-from awa_py.metrics import Metrics
-from awa_py.options import Options
-from awa_py.registry import Batching, CronDefinition, Handler, Registry, check_schedule
-from awa_py.routes import Routes
-from awa_py.worker.name import WorkerName
-from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
+from awa_py.maintenance.election import Candidate
+from awa_py.model.context import Context
+from awa_py.model.job import Job, JobSpec, NewJob
+from awa_py.model.keys import KeyTemplate
+from awa_py.model.options import Options
+from awa_py.model.registry import Batching, CronDefinition, Handler, Registry, check_schedule
+from awa_py.model.routes import Routes
+from awa_py.model.worker_name import WorkerName
+from awa_py.observability.metrics import Metrics
+from awa_py.settings import Settings, database_url, direct_url, schema_name
+from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-J = TypeVar("J", bound="JobType[..., Any]")
+J = TypeVar("J", bound="JobDefinition[..., Any]")
 DEFAULT_LINGER = timedelta(milliseconds=50)
 
 
-class JobType(Generic[P, R]):
+class JobDefinition(Generic[P, R]):
     """A declared job: call it to run it here and now, `enqueue` it to have a worker run it."""
 
     def __init__(self, app: "App", handler: Handler, options: Options, connection: Connection | None = None) -> None:
@@ -37,9 +37,9 @@ class JobType(Generic[P, R]):
         self._handler = handler
         self._options = options
         self._connection = connection
-        self._terms: Terms | None = None
+        self._spec: JobSpec | None = None
         self._key: KeyTemplate | None = None
-        self._routes: Routes | None = None  # those that the terms went by
+        self._routes: Routes | None = None  # those that the spec went by
         self.__name__ = handler.kind
         self.__doc__ = handler.function.__doc__
         self.__wrapped__ = handler.function
@@ -53,13 +53,13 @@ class JobType(Generic[P, R]):
         result: R = self._handler.function(*args, **kwargs)
         return result
 
-    def options(self, *, connection: Connection | None = None, **options: Any) -> "JobType[P, R]":
+    def options(self, *, connection: Connection | None = None, **options: Any) -> "JobDefinition[P, R]":
         """The same job with other options: queue, priority, max_attempts, timeout, delay, run_at, deadline, tags,
         metadata, unique, parent_id, concurrency_key, concurrency_limit, ordered; and `connection`, to enqueue inside
         that connection's transaction."""
         _check_options(self.kind, options)
         changed = replace(self._options, **options)
-        return JobType(self._app, self._handler, changed, connection or self._connection)
+        return JobDefinition(self._app, self._handler, changed, connection or self._connection)
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job, checked, for `app.enqueue_many`."""
@@ -68,11 +68,11 @@ class JobType(Generic[P, R]):
             given = handler.signature.dump(args, kwargs)
             return self._options.new_job(handler.kind, given, settings, routes.queue_of(handler.kind))
         args_json = handler.signature.write(args, kwargs, handler.kind, settings.max_args_bytes)
-        if self._terms is None or self._routes is not routes:  # checked once for all jobs that are made here
-            self._terms = self._options.terms(handler.kind, settings, routes.queue_of(handler.kind))
+        if self._spec is None or self._routes is not routes:  # checked once for all jobs that are made here
+            self._spec = self._options.spec(handler.kind, settings, routes.queue_of(handler.kind))
             self._key = self._options.key_template(handler.kind)
             self._routes = routes
-        return NewJob.on(self._terms, args_json, None, None if self._key is None else self._key.fill(args_json))
+        return NewJob.on(self._spec, args_json, None, None if self._key is None else self._key.fill(args_json))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueues the job; `is_new` is False where another one holds its unique key, and then that one is returned."""
@@ -119,9 +119,9 @@ class App(Client):
         self.database = Database(database_url(self._url), self.database.schema, past_pooler)
 
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobDefinition[P, R]: ...
     @overload
-    def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+    def job(self, function: Callable[P, R], /) -> JobDefinition[P, R]: ...
     @overload
     def job(
         self,
@@ -132,7 +132,7 @@ class App(Client):
         batch: int | None = None,
         linger: Duration | None = None,
         **options: Any,
-    ) -> Callable[[Callable[..., R]], JobType[..., R]]: ...
+    ) -> Callable[[Callable[..., R]], JobDefinition[..., R]]: ...
     def job(
         self,
         function: Callable[..., Any] | None = None,
@@ -150,7 +150,7 @@ class App(Client):
         """
         batching = _batching(batch, linger)
 
-        def declare(function: Callable[..., Any]) -> JobType[..., Any]:
+        def declare(function: Callable[..., Any]) -> JobDefinition[..., Any]:
             handler = Handler.of(kind or function.__name__, function, batching)
             _check_options(handler.kind, options)
             defaults = Options(**options)
@@ -161,7 +161,7 @@ class App(Client):
                 )
             self.registry.add(handler)
             self._defaults[handler.kind] = defaults
-            return JobType(self, handler, defaults)
+            return JobDefinition(self, handler, defaults)
 
         return declare if function is None else declare(function)
 
@@ -183,7 +183,7 @@ class App(Client):
         check_schedule(expression, timezone, misfire)
 
         def declare(job: J) -> J:
-            if not isinstance(job, JobType):
+            if not isinstance(job, JobDefinition):
                 raise ConfigError("@app.cron goes above @app.job, on the job that it enqueues")
             new = job.new()  # a job that needs arguments cannot run from a schedule
             self.registry.add_schedule(
@@ -278,7 +278,7 @@ def _batching(size: int | None, linger: Duration | None) -> Batching | None:
         return None
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ConfigError(f"batch is how many jobs a call takes at the most: 1 or more, not {size!r}")
-    return Batching(size=size, linger_s=(DEFAULT_LINGER if linger is None else duration.parse(linger)).total_seconds())
+    return Batching(size=size, linger_s=(DEFAULT_LINGER if linger is None else durations.parse(linger)).total_seconds())
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> None:
@@ -288,12 +288,12 @@ def _check_options(kind: str, options: Mapping[str, Any]) -> None:
             raise ConfigError(f"{kind}: there is no option {name!r}; there are {', '.join(sorted(known))}")
 
 
-def _checked(handler: Handler, options: Options, settings: Settings) -> Terms:
-    """The terms of these options: what is wrong with them shows here, not at the first enqueue."""
+def _checked(handler: Handler, options: Options, settings: Settings) -> JobSpec:
+    """The spec of these options: what is wrong with them shows here, not at the first enqueue."""
     options.unique_key(handler.kind, {})
     if (key := options.key_template(handler.kind)) is not None:
         key.check(handler.signature.takes)
-    return options.terms(handler.kind, settings)
+    return options.spec(handler.kind, settings)
 
 
 def _fitting(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:

@@ -11,17 +11,28 @@ from typing import Any, Self
 
 import asyncpg
 
-from awa_py import duration
-from awa_py.config import Settings
-from awa_py.db import LOST, RECONNECT_DELAYS_S, Connection, Database, Pool, describe, not_permitted, permitted
-from awa_py.duration import Duration
+from awa_py import durations
+from awa_py.background import wait_for_event
+from awa_py.db.connections import (
+    CONNECTION_LOST,
+    RECONNECT_DELAYS_S,
+    Connection,
+    Database,
+    Pool,
+    describe,
+    explain_denied,
+    not_permitted,
+)
+from awa_py.durations import Duration
+from awa_py.enqueue.enqueuer import Enqueuer, answer
+from awa_py.enqueue.group_commit import GroupCommit
 from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
-from awa_py.explain import explain
-from awa_py.gather import Gatherer
-from awa_py.job import UNFINISHED, Job, NewJob, State
-from awa_py.limiter import Limiter
-from awa_py.loops import wait_for_any
-from awa_py.producer import Producer, answer
+from awa_py.model.job import UNFINISHED, Job, NewJob, State
+from awa_py.observability.explain import explain
+from awa_py.observability.history import Event, history
+from awa_py.observability.tracing import with_context
+from awa_py.rate_limiter import RateLimiter
+from awa_py.settings import Settings
 from awa_py.store import bulk
 from awa_py.store import election as election_store
 from awa_py.store import events as event_store
@@ -29,8 +40,6 @@ from awa_py.store import jobs as job_store
 from awa_py.store import rates as rate_store
 from awa_py.store.rates import Taken
 from awa_py.store.session import Session
-from awa_py.timeline import Event, history
-from awa_py.tracing import with_context
 
 logger = logging.getLogger("awa.client")
 
@@ -47,17 +56,17 @@ class Client:
         self.database = database
         self.settings = settings
         self._pool: Pool | None = None
-        self._gatherer: Gatherer | None = None
-        self._limiter: Limiter | None = None
+        self._gatherer: GroupCommit | None = None
+        self._limiter: RateLimiter | None = None
         self._closing = asyncio.Event()
-        self._producer = Producer()
+        self._producer = Enqueuer()
         self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> Self:
         if self._opened == 0:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
-            self._gatherer = Gatherer(self._pool, self.database.schema, self._producer)
-            self._limiter = Limiter(self._take_tokens)
+            self._gatherer = GroupCommit(self._pool, self.database.schema, self._producer)
+            self._limiter = RateLimiter(self._take_tokens)
             self._closing = asyncio.Event()
         self._opened += 1
         return self
@@ -97,7 +106,7 @@ class Client:
     @asynccontextmanager
     async def _session(self, connection: Connection | None = None) -> AsyncIterator[Session]:
         """The caller's connection, where it is given, else one of the pool."""
-        with permitted(self.database.schema):
+        with explain_denied(self.database.schema):
             if connection is not None:
                 yield self.session(connection)
                 return
@@ -146,13 +155,13 @@ class Client:
 
     async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
         """What the job returned, once it has ended. Raises JobFailed or JobCancelled where it ended otherwise."""
-        limit = None if timeout is None else duration.parse(timeout)
+        limit = None if timeout is None else durations.parse(timeout)
         try:
             async with asyncio.timeout(None if limit is None else limit.total_seconds()):
                 return await self._wait_for_result(job_id)
         except TimeoutError:
             assert limit is not None
-            raise ResultTimeout(f"job {job_id} did not end within {duration.text(limit)}") from None
+            raise ResultTimeout(f"job {job_id} did not end within {durations.text(limit)}") from None
 
     async def _wait_for_result(self, job_id: int) -> Any:
         polls = 0
@@ -259,7 +268,7 @@ class Client:
         """Waits for tokens of a rate limit, as `ctx.rate_limit` does; for code that has no Context."""
         if self._limiter is None:
             raise _not_open()
-        await self._limiter.take(name, tokens, None if max_wait is None else duration.parse(max_wait))
+        await self._limiter.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
 
     async def _take_tokens(self, name: str, tokens: int, callers: int, patience_s: float) -> Taken:
         """Asks for as long as it takes to reach the database, or until the app is closed."""
@@ -271,10 +280,10 @@ class Client:
                     return await rate_store.take_tokens(
                         session, name, tokens=tokens, callers=callers, patience_s=patience_s
                     )
-            except LOST as error:
+            except CONNECTION_LOST as error:
                 level = logging.DEBUG if failures else logging.WARNING
                 logger.log(level, 'rate limit "%s": cannot reach the database, asking again: %s', name, describe(error))
-            if await wait_for_any(closing, RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)]):
+            if await wait_for_event(closing, RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)]):
                 raise _not_open()
             failures += 1
 

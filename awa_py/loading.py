@@ -10,7 +10,7 @@ from types import ModuleType
 
 from awa_py.app import App
 from awa_py.errors import AppNotFound, AwaError
-from awa_py.wording import chain
+from awa_py.text import chain
 
 logger = logging.getLogger("awa.loading")
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import IO
 
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.errors import AwaError
-from awa_py.worker.supervisor import LIFELINE_VARIABLE, lifeline
+from awa_py.worker.processes.supervisor import LIFELINE_VARIABLE, lifeline
 
 START_S = 60.0
 STOP_S = 20.0

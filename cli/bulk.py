@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from awa_py.errors import AwaError
-from awa_py.job import State
+from awa_py.model.job import State
 from awa_py.store import bulk
 from awa_py.store.bulk import COUNTED, Operation, Preview, Selection
 from awa_py.store.session import Session
-from awa_py.wording import count
+from awa_py.text import count
 
 from .environment import Environment
 from .failures import INTERRUPTED

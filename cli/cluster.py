@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from awa_py.job import State
+from awa_py.model.job import State
 from awa_py.store import election, jobs, queues
 from awa_py.store.election import Leader
 from awa_py.store.jobs import Counts
 from awa_py.store.queues import QueueRow, WorkerRow
 from awa_py.store.session import Session
-from awa_py.wording import count
+from awa_py.text import count
 
 from .environment import Environment
 from .lately import MINUTE, show_lately

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from awa_py import duration
+from awa_py import durations
 from awa_py.errors import InvalidSchedule, UnknownSchedule
-from awa_py.registry import CronDefinition
-from awa_py.schedule import Schedule
+from awa_py.model.registry import CronDefinition
+from awa_py.model.schedule import Schedule
 from awa_py.store import schedules as store
 from awa_py.store.schedules import NEVER, ScheduleRow
 from awa_py.store.session import Session
@@ -194,7 +194,7 @@ def _preview_rows(
 
 
 def _change(change: timedelta) -> str:
-    return f"clocks went {'forward' if change > timedelta(0) else 'back'} {duration.text(abs(change))}"
+    return f"clocks went {'forward' if change > timedelta(0) else 'back'} {durations.text(abs(change))}"
 
 
 def _clock(moment: datetime, to_the_second: bool) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from awa_py.doctor import CHECKS, Finding, Level, examine
 from awa_py.errors import DatabaseUnavailable
-from awa_py.wording import count
+from awa_py.text import count
 
 from .environment import Environment
 from .output import GAP, group, plain_text, print_json, say, show

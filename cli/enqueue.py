@@ -8,8 +8,8 @@ import typer
 
 from awa_py.app import App
 from awa_py.errors import UnknownKind
-from awa_py.job import MAX_CONCURRENCY, Job
-from awa_py.options import Unique
+from awa_py.model.job import MAX_CONCURRENCY, Job
+from awa_py.model.options import Unique
 
 from .environment import Environment, checked
 from .job import as_columns

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Self, TypeVar
 import typer
 from rich.markup import escape
 
-from awa_py import migrate
 from awa_py.app import App
 from awa_py.client import Client
-from awa_py.config import Settings, database_url, direct_url, schema_name
-from awa_py.db import LOST, REFUSED, Database, Schema, describe, permitted
+from awa_py.db import migrations
+from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Database, Schema, describe, explain_denied
 from awa_py.errors import DatabaseUnavailable
 from awa_py.loading import load_app
+from awa_py.settings import Settings, database_url, direct_url, schema_name
 from awa_py.store.session import Session
 
 from . import logs
@@ -161,8 +161,8 @@ class Environment:
         database = await self.database()
         connection = await database.connect_or_explain(role)
         try:
-            with permitted(database.schema):
-                await migrate.check(connection, database.schema)
+            with explain_denied(database.schema):
+                await migrations.check(connection, database.schema)
                 yield Session(connection, database.schema)
         finally:
             await connection.close()
@@ -202,7 +202,7 @@ class Environment:
 
     async def _prepare(self, database: Database) -> None:
         if self._is_embedded and database.url == self._url:
-            await migrate.migrate(database)
+            await migrations.migrate(database)
 
 
 @asynccontextmanager
@@ -211,11 +211,11 @@ async def checked(client: C) -> AsyncIterator[C]:
     async with client:
         try:
             connection = await client.pool.acquire()
-        except (*LOST, *REFUSED, ValueError) as error:
+        except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
-        with permitted(client.database.schema):
+        with explain_denied(client.database.schema):
             try:
-                await migrate.check(connection, client.database.schema)
+                await migrations.check(connection, client.database.schema)
             finally:
                 await client.pool.release(connection)
             yield client

@@ -9,7 +9,7 @@ from typing import NoReturn
 import asyncpg
 import typer
 
-from awa_py.db import LOST, REFUSED, describe
+from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, describe
 from awa_py.errors import AwaError
 
 INTERRUPTED = 130
@@ -38,10 +38,10 @@ def explained() -> Iterator[None]:
     except _OLD_SCHEMA as error:
         fail(f"the schema of awa is missing or too old: run `awa migrate` ({describe(error)})")
     except asyncpg.PostgresError as error:
-        if isinstance(error, (*LOST, *REFUSED)):
+        if isinstance(error, (*CONNECTION_LOST, *CONNECTION_REFUSED)):
             fail(f"the database is not available: {describe(error)}")
         fail(f"PostgreSQL refused: {describe(error)}")
-    except (*LOST, UnicodeError) as error:
+    except (*CONNECTION_LOST, UnicodeError) as error:
         fail(describe(error))
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from awa_py import duration
+from awa_py import durations
 from awa_py.client import Client
-from awa_py.job import Job, State
+from awa_py.model.job import Job, State
+from awa_py.observability.history import Event
 from awa_py.store import bulk
 from awa_py.store import jobs as store
 from awa_py.store.bulk import CANCEL, DELETE
-from awa_py.timeline import Event
-from awa_py.wording import count
+from awa_py.text import count
 
 from .bulk import Choice, carry_out, choosing
 from .environment import Environment, command
@@ -256,7 +256,7 @@ def _fields(job: Job, now: datetime) -> Fields:
         "began": stamp(job.attempted_at, now),
         "heartbeat": stamp(job.heartbeat_at, now),
         "ended": stamp(job.finalized_at, now),
-        "timeout": None if job.timeout is None else duration.text(job.timeout),
+        "timeout": None if job.timeout is None else durations.text(job.timeout),
         "deadline": stamp(job.deadline_at, now),
         "cancel asked": stamp(job.cancel_requested_at, now),
         "worker": None if job.worker_id is None else str(job.worker_id),

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
-from awa_py import duration
-from awa_py.spread import Cells, added, percentiles
+from awa_py import durations
+from awa_py.observability.latency_histogram import Cells, added, percentiles
 from awa_py.store import buckets
 from awa_py.store.buckets import Sum
 
@@ -108,7 +108,7 @@ async def show_lately(
         )
     else:
         say(
-            f"nothing that ended in the last {duration.text(since)} has been rolled up; the leader does so every minute"
+            f"nothing that ended in the last {durations.text(since)} is in the roll-up yet; it is written every minute"
         )
 
 
@@ -147,7 +147,7 @@ def _course(figures: Figures, slots: int, slot_minutes: int, seconds: float, asc
 def _footer(first: datetime, now: datetime, slot_minutes: int) -> str:
     shown = "%H:%M" if now - first < timedelta(days=1) else "%Y-%m-%d %H:%M"
     span = " to ".join(f"{moment.astimezone(UTC):{shown}}" for moment in (first, now))
-    bar = "a minute" if slot_minutes == 1 else duration.text(slot_minutes * MINUTE)
+    bar = "a minute" if slot_minutes == 1 else durations.text(slot_minutes * MINUTE)
     return f"{span} UTC, {bar} a bar; rolled up every minute"
 
 

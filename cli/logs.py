@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from awa_py.logs import FIELDS, JobFilter
+from awa_py.observability.logs import FIELDS, JobFilter
 
 from . import journal
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from awa_py.systemd.reload import Again
+from awa_py.systemd.reload import RestartRequested
 
 from . import (
     cluster,
@@ -46,7 +46,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        say(f"awa {version('awa')}")
+        say(f"awa {version('awa-py')}")
         raise typer.Exit
 
 
@@ -88,5 +88,5 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # what a job carries may be in no terminal's alphabet
     try:
         app(prog_name="awa")
-    except Again as again:
+    except RestartRequested as again:
         again.begin()

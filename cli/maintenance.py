@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
-from awa_py.config import Settings
 from awa_py.maintenance.task import Task, run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
-from awa_py.registry import CronDefinition
-from awa_py.systemd.attendant import Attendant
+from awa_py.model.registry import CronDefinition
+from awa_py.observability.metrics import Metrics
+from awa_py.settings import Settings
 from awa_py.systemd.notifier import Notifier
 from awa_py.systemd.reload import Reload
-from awa_py.wording import count
+from awa_py.systemd.service import Service
+from awa_py.text import count
 
 from .environment import Environment, checked
 from .output import print_json, say
@@ -87,7 +87,7 @@ async def _stand(env: Environment, app: App, host: str, port: int | None, notifi
     await env.connect(app)
     candidate = app.candidate(metrics=metrics)
     standing = asyncio.create_task(candidate.run())
-    attendant = Attendant(
+    attendant = Service(
         candidate,
         stop=standing.cancel,
         figures=lambda: "leader" if candidate.is_leader else "standing by",

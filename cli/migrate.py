@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from awa_py import migrate as schema
-from awa_py.migrate import Migration, Step
-from awa_py.wording import count
+from awa_py.db import migrations as schema
+from awa_py.db.migrations import Migration, Step
+from awa_py.text import count
 
 from .environment import Environment
 from .output import print_json, print_table, say

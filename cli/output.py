@@ -13,10 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from awa_py import duration
-from awa_py.job import State
+from awa_py import durations
+from awa_py.model.job import State
 from awa_py.store.schedules import NEVER
-from awa_py.wording import relative
+from awa_py.text import relative
 
 Cell = str | int | Text | None
 Row = Mapping[str, Cell]
@@ -137,7 +137,7 @@ def stamp(moment: datetime | None, now: datetime) -> str | None:
 
 def length(value: timedelta | None) -> str:
     """A duration, or `default`."""
-    return "default" if value is None else duration.text(value)
+    return "default" if value is None else durations.text(value)
 
 
 def lapse(seconds: float) -> str:
@@ -196,7 +196,7 @@ def _jsonable(value: Any) -> Any:
         case datetime():
             return "infinity" if value == NEVER else value.isoformat()
         case timedelta():
-            return duration.text(value)
+            return durations.text(value)
         case UUID():
             return str(value)
         case _:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from awa_py import duration
+from awa_py import durations
 from awa_py.errors import AwaError
-from awa_py.job import LONGEST, check_queue
-from awa_py.rate import MOST, Rate
+from awa_py.model.job import LONGEST, check_queue
+from awa_py.model.rates import MOST, Rate
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ parse_queue = told_as_usage(check_queue)
 
 @told_as_usage
 def parse_duration(text: str) -> timedelta:
-    length = duration.parse(text)
+    length = durations.parse(text)
     if length > LONGEST:
         raise typer.BadParameter(f'"{text}" is too long: {LONGEST.days} days at the most')
     return length

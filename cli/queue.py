@@ -9,12 +9,12 @@ import typer
 from rich.text import Text
 
 from awa_py.errors import UnknownQueue
-from awa_py.job import LONGEST, State
-from awa_py.rate import Rate
+from awa_py.model.job import LONGEST, State
+from awa_py.model.rates import Rate
 from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, QueueWorker, Setting
 from awa_py.store.session import Session
-from awa_py.wording import count, relative, rough
+from awa_py.text import count, relative, rough
 
 from .environment import Environment, command
 from .output import Fields, Row, length, print_fields, print_json, print_table, say, stamp

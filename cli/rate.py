@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from awa_py import duration
-from awa_py.job import check_rate_limit_name
-from awa_py.rate import MOST, Rate
+from awa_py import durations
+from awa_py.model.job import check_rate_limit_name
+from awa_py.model.rates import MOST, Rate
 from awa_py.store import rates as store
 from awa_py.store.rates import RateLimitRow
 
@@ -90,5 +90,5 @@ def _row(limit: RateLimitRow) -> Row:
         "rate": Text(str(limit.rate)),
         "burst": limit.burst,
         "tokens": max(0, math.floor(limit.tokens)),
-        "wait": Text(duration.text(timedelta(seconds=round(limit.wait_s, 3 if limit.wait_s < 1 else 0)))),
+        "wait": Text(durations.text(timedelta(seconds=round(limit.wait_s, 3 if limit.wait_s < 1 else 0)))),
     }

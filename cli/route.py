@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from awa_py.errors import UnknownRoute
-from awa_py.routes import check_pattern
+from awa_py.model.routes import check_pattern
 from awa_py.store import routes as store
 from awa_py.store.routes import RouteRow
 

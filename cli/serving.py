@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import typer
 
-from awa_py.http.fleet import Fleet
-from awa_py.http.health import Part, health_of
-from awa_py.http.server import LOOPBACK, MetricsServer
-from awa_py.loops import Pulse
-from awa_py.metrics import Metrics
-from awa_py.otlp import exporting
-from awa_py.worker.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
+from awa_py.background import LoopMonitor
+from awa_py.observability.http.aggregate import ProcessAggregate
+from awa_py.observability.http.health import Part, health_of
+from awa_py.observability.http.server import LOOPBACK, MetricsServer
+from awa_py.observability.metrics import Metrics
+from awa_py.observability.otlp import exporting
+from awa_py.worker.processes.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
 
 __all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving", "serving_all"]
 
@@ -43,7 +43,7 @@ MetricsHost = Annotated[
 
 @contextmanager
 def serving(metrics: Metrics, part: Part, *, host: str, port: int | None) -> Iterator[None]:
-    """Answers on the port meanwhile, where there is one; and sends to the collector, where there is one."""
+    """EnqueuedJobs on the port meanwhile, where there is one; and sends to the collector, where there is one."""
     with ExitStack() as ends:
         if port is not None:
             ends.enter_context(_port(metrics, part, host, port))
@@ -57,7 +57,7 @@ def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Itera
     if port is None:
         yield
         return
-    fleet = Fleet(supervisor)
+    fleet = ProcessAggregate(supervisor)
     server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, own_process=False)
     with signals_for_main_thread():
         server.start()
@@ -70,7 +70,7 @@ def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Itera
 @contextmanager
 def _port(metrics: Metrics, part: Part, host: str, port: int) -> Iterator[None]:
     inherited = os.environ.pop(SOCKET_VARIABLE, None)  # not for the processes that jobs start
-    pulse = Pulse(partial(_note_pulse, metrics))
+    pulse = LoopMonitor(partial(_note_pulse, metrics))
     server = MetricsServer(
         metrics,
         host=host,

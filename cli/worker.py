@@ -13,18 +13,18 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
+from awa_py.background import cancel, wait_for_event
 from awa_py.builtin import add_builtin
 from awa_py.errors import ConfigError
-from awa_py.loops import cancel, wait_for_any
-from awa_py.metrics import Metrics
-from awa_py.systemd.attendant import Attendant
+from awa_py.model.worker_name import WorkerName
+from awa_py.observability.metrics import Metrics
 from awa_py.systemd.notifier import FIRST_TICK_S, Notifier
 from awa_py.systemd.reload import Reload
+from awa_py.systemd.service import Service
 from awa_py.systemd.summary import Summary
-from awa_py.worker.name import WorkerName
-from awa_py.worker.reports import Reporter
-from awa_py.worker.service import DEFAULT_CONCURRENCY, Worker
-from awa_py.worker.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
+from awa_py.worker.processes.status_pipe import Reporter
+from awa_py.worker.processes.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
+from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 from .environment import Environment
 from .parsing import AppArgument, CheckOption, parse_duration, parse_queue
@@ -186,7 +186,7 @@ async def _work(
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics, name=name)
     figures = Summary(metrics.figures, f"queues {', '.join(queues)}")
-    attendant = Attendant(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
+    attendant = Service(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
     watch_supervisor()
     reporting = asyncio.create_task(_report(worker, Reporter.of_this_process()))
     try:
@@ -202,7 +202,7 @@ async def _report(worker: Worker, reporter: Reporter) -> None:
     """Tells the supervisor that the worker is at work; for ever, where it wants to know how it goes on."""
     while not worker.ready.is_set():
         _tell(worker, reporter)
-        await wait_for_any(worker.ready, reporter.every_s or None)
+        await wait_for_event(worker.ready, reporter.every_s or None)
     while reporter.every_s:
         _tell(worker, reporter)
         await asyncio.sleep(min(FIRST_TICK_S, reporter.every_s) if worker.problems() else reporter.every_s)
@@ -210,7 +210,7 @@ async def _report(worker: Worker, reporter: Reporter) -> None:
 
 
 def _tell(worker: Worker, reporter: Reporter) -> None:
-    if worker.turns(within_s=2 * reporter.every_s):
+    if worker.responds(within_s=2 * reporter.every_s):
         reporter.tell(worker.metrics.figures(), at_work=worker.ready.is_set(), is_ready=not worker.problems())
 
 

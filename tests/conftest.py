@@ -10,8 +10,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from awa_py import App, migrate
-from awa_py.db import Connection, Database, Schema
+from awa_py import App
+from awa_py.db import migrations
+from awa_py.db.connections import Connection, Database, Schema
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.session import Session
 from tests.chaos import jobs
@@ -102,7 +103,7 @@ async def _administer(url: str, command: str) -> None:
 
 
 async def _migrate(url: str) -> None:
-    await migrate.migrate(Database(url, Schema()))
+    await migrations.migrate(Database(url, Schema()))
 
 
 @pytest.fixture

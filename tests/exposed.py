@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter, Gauge
 
-from awa_py.histogram import Histogram
-from awa_py.http.fleet import LABEL, STARTS, UP
-from awa_py.metrics import Gauges, Metrics
+from awa_py.observability.histogram import Histogram
+from awa_py.observability.http.aggregate import LABEL, STARTS, UP
+from awa_py.observability.metrics import Gauges, Metrics
 
 
 @dataclass(frozen=True)

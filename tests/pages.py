@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 
-from awa_py.db import Database, Record
+from awa_py.db.connections import Database, Record
 from awa_py.store.session import Session
 from tests.support import another_session
 

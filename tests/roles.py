@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from awa_py import migrate
-from awa_py.db import Database, Schema
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
 from tests.support import another_session
 
 PASSWORD = "secret"
@@ -46,7 +46,7 @@ class Installation:
 
     async def clear(self) -> None:
         """Nothing is left of its roles."""
-        for role in (*self._logins, *migrate.role_names(self.database.schema)):
+        for role in (*self._logins, *migrations.role_names(self.database.schema)):
             async with another_session(self.database) as session:
                 if await session.connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
                     await session.connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

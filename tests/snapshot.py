@@ -4,9 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
-from awa_py import Settings, migrate
-from awa_py.db import Database, Schema
-from awa_py.doctor.patient import LONG_TRANSACTION, Patient, connect_plainly
+from awa_py import Settings
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
+from awa_py.doctor.context import LONG_TRANSACTION, CheckContext, connect_plainly
 from awa_py.doctor.schema import read_catalog
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.catalog import Catalog
@@ -22,11 +23,11 @@ async def take(database: Database) -> Catalog:
     """What there is in a database, with functions as the migrations write them."""
     connection = await connect_plainly(database)
     try:
-        patient = Patient(
+        patient = CheckContext(
             database=database,
             settings=Settings(),
             connection=connection,
-            version=await migrate.current_version(connection, database.schema),
+            version=await migrations.current_version(connection, database.schema),
             long_transaction=LONG_TRANSACTION,
         )
         async with patient.at_rest():
@@ -39,7 +40,7 @@ async def take(database: Database) -> Catalog:
 
 async def _of_a_fresh_one(url: str) -> Catalog:
     database = Database(url, Schema())
-    await migrate.migrate(database)
+    await migrations.migrate(database)
     return await take(database)
 
 

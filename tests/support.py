@@ -12,12 +12,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from awa_py import App, Context, Job, NewJob, Settings, State
-from awa_py.db import Connection, Database, Record
+from awa_py.db.connections import Connection, Database, Record
 from awa_py.store import enqueue, jobs
 from awa_py.store.claim import PRIORITIES, claim_jobs
-from awa_py.store.heartbeat import WorkerInfo, beat_worker
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
-from awa_py.worker.service import Worker
+from awa_py.worker.worker import Worker
 
 PATIENCE_S = 30.0
 OWNER = UUID("00000000-0000-4000-8000-000000000001")
@@ -80,7 +80,7 @@ async def insert(session: Session, table: str, count: int = 1, **columns: Any) -
         values.append(timedelta(seconds=value.seconds) if isinstance(value, FromNow) else value)
         expressions.append(f"now() + ${len(values)}::interval" if isinstance(value, FromNow) else f"${len(values)}")
     rows = await session.connection.fetch(
-        session.schema.put_into(
+        session.schema.qualify(
             f"INSERT INTO awa.{table} ({', '.join(columns)}) SELECT {', '.join(expressions)} "
             "FROM generate_series(1, $1) RETURNING id"
         ),
@@ -110,7 +110,7 @@ async def insert_queue(session: Session, name: str = "default", **columns: Any) 
         f"now() + ${n}::interval" if isinstance(v, FromNow) else f"${n}" for n, v in enumerate(columns.values(), 1)
     ]
     await session.connection.execute(
-        session.schema.put_into(
+        session.schema.qualify(
             f"INSERT INTO awa.queues ({', '.join(columns)}) VALUES ({', '.join(expressions)}) ON CONFLICT (name) "
             f"DO UPDATE SET ({', '.join(columns)}) = ROW ({', '.join(f'excluded.{name}' for name in columns)})"
         ),
@@ -154,7 +154,7 @@ async def listen(session: Session, *queues: str) -> list[str]:
     """A worker of these queues wants to be woken. What is said from now on, as it is heard."""
     heard: list[str] = []
     worker = WorkerInfo(id=uuid4(), hostname="h", pid=1, version="0", queues=queues, kinds=("work",), concurrency=1)
-    await beat_worker(session, worker, listening=True)
+    await heartbeat_worker(session, worker, listening=True)
     for channel in ("awa", "awa:leader"):
         await session.connection.add_listener(channel, lambda *args: heard.append(str(args[3])))
     return heard
@@ -168,7 +168,7 @@ async def look(session: Session, job_id: int) -> Job:
 async def states(session: Session) -> dict[str, int]:
     """How many jobs are in each state."""
     rows = await session.connection.fetch(
-        session.schema.put_into("SELECT state, count(*) AS jobs FROM awa.jobs GROUP BY state")
+        session.schema.qualify("SELECT state, count(*) AS jobs FROM awa.jobs GROUP BY state")
     )
     return {row["state"]: row["jobs"] for row in rows}
 

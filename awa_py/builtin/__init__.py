@@ -4,7 +4,7 @@ from pathlib import Path
 
 from awa_py.builtin.commands import Commands
 from awa_py.builtin.echo import noop_echo
-from awa_py.registry import Handler, Registry
+from awa_py.model.registry import Handler, Registry
 
 ECHO = "noop_echo"
 EXEC = "cmd_exec"

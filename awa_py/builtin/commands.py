@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from awa_py.builtin import keeper
+from awa_py.builtin import command_runner
 from awa_py.builtin.tail import Tail
-from awa_py.outcome import Fail, Retry
+from awa_py.model.outcomes import Fail, Retry
 
 TIMEOUT_S = 600.0
 OUTPUT_BYTES = 64 * 1024
 ERROR_BYTES = 256
-END_PATIENCE_S = keeper.GRACE_S + keeper.BURIAL_S + 5
+END_PATIENCE_S = command_runner.GRACE_S + command_runner.BURIAL_S + 5
 ESCAPED = 6  # bytes of JSON that a byte of output may become
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -62,7 +62,7 @@ class Commands:
         stdin: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
-        """Answers the exit code, which is 0, and the last part of what the program wrote.
+        """EnqueuedJobs the exit code, which is 0, and the last part of what the program wrote.
 
         However it ends, nothing of it is left: neither the program, nor what it started.
         """
@@ -85,7 +85,7 @@ class Commands:
 async def _run(orders: dict[str, Any], output: Tail, timeout_s: float) -> bytes | None:
     """The keeper's report; None: it took too long."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", keeper.__file__, str(os.getpid())),
+        *(sys.executable, "-I", "-S", command_runner.__file__, str(os.getpid())),
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -111,7 +111,7 @@ async def _run(orders: dict[str, Any], output: Tail, timeout_s: float) -> bytes 
 def _stop(lifeline: asyncio.StreamWriter) -> None:
     """Says so, and does not only close: a process that a handler has forked holds the same pipe open."""
     if not lifeline.is_closing():  # as it is where the keeper has ended; uvloop takes a write then for a mistake
-        lifeline.write(keeper.STOP)
+        lifeline.write(command_runner.STOP)
     lifeline.close()
 
 

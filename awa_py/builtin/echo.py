@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from awa_py.outcome import Retry, Throttled
+from awa_py.model.outcomes import Retry, Throttled
 
 
 async def noop_echo(

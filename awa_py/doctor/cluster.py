@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
+from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Notes
-from awa_py.doctor.patient import Patient
 from awa_py.store import election, waiting
-from awa_py.wording import count, relative, rough
+from awa_py.text import count, relative, rough
 
 WORKERS = 10_000
 RUNNING_LOOKED_AT = 1_000
@@ -14,7 +14,7 @@ START = "Start `awa worker` or `awa maintenance`."
 SEE_LEADER = "See the leader's log (`awa leader` says where it runs) for what stops it; restarting it elects another."
 
 
-async def check_leader(patient: Patient, notes: Notes) -> None:
+async def check_leader(patient: CheckContext, notes: Notes) -> None:
     """Somebody holds the leader's lock."""
     leader = await election.get_leader(patient.session)
     if leader is None:
@@ -24,7 +24,7 @@ async def check_leader(patient: Patient, notes: Notes) -> None:
     notes.ok(f"{leader.hostname}:{leader.pid}, elected {relative(leader.elected_at - now)}")
 
 
-async def check_workers(patient: Patient, notes: Notes) -> None:
+async def check_workers(patient: CheckContext, notes: Notes) -> None:
     """The workers of the registry beat."""
     staleness = patient.settings.heartbeat_staleness
     workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
@@ -41,7 +41,7 @@ async def check_workers(patient: Patient, notes: Notes) -> None:
     notes.ok(f"{len(workers)} alive")
 
 
-async def check_overdue(patient: Patient, notes: Notes) -> None:
+async def check_overdue(patient: CheckContext, notes: Notes) -> None:
     """Due jobs are promoted, deadlines enforced, abandoned jobs rescued."""
     settings = patient.settings
     arrears = await waiting.get_arrears(

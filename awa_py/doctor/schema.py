@@ -5,14 +5,14 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from awa_py.db import Schema
+from awa_py.db.connections import Schema
+from awa_py.db.migrations import current_version, needed_version
+from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Notes
-from awa_py.doctor.patient import Patient
 from awa_py.maintenance.cleanup import DAYS_AHEAD
-from awa_py.migrate import current_version, needed_version
 from awa_py.store import catalog as store
 from awa_py.store.catalog import Catalog, Day
-from awa_py.wording import count
+from awa_py.text import count
 
 ENOUGH_DAYS = DAYS_AHEAD - 1  # the last one is made in the first minutes after midnight
 FEW_DAYS = 2
@@ -20,7 +20,7 @@ MIGRATE = "`awa migrate`"
 MEND = "Find out who changed it; `awa migrate --sql` prints the schema as it should be."
 
 
-async def check_version(patient: Patient, notes: Notes) -> None:
+async def check_version(patient: CheckContext, notes: Notes) -> None:
     """The schema is the one that this program needs."""
     schema = patient.database.schema
     name, here, needed = schema.name, await current_version(patient.connection, schema), needed_version()
@@ -33,7 +33,7 @@ async def check_version(patient: Patient, notes: Notes) -> None:
     notes.ok(f"version {here}")
 
 
-async def check_objects(patient: Patient, notes: Notes) -> None:
+async def check_objects(patient: CheckContext, notes: Notes) -> None:
     """Tables, columns, indexes, constraints, triggers and functions are there, and as the migrations made them."""
     if patient.version != needed_version():
         notes.notice(None, "Not compared: the schema has another version than this program.", MIGRATE)
@@ -48,7 +48,7 @@ async def check_objects(patient: Patient, notes: Notes) -> None:
                 continue  # with its table, which is named
             if name not in there:
                 _note_missing(notes, schema, part, name, definition)
-            elif there[name] != (schema.put_into(definition) if part == "function" else definition):
+            elif there[name] != (schema.qualify(definition) if part == "function" else definition):
                 notes.problem(f"{part} {name}", "It is not as the migrations made it.", MEND)
     _note_strangers(notes, expected, found)
     for table, index in await store.list_broken_indexes(patient.session):
@@ -62,7 +62,7 @@ async def check_objects(patient: Patient, notes: Notes) -> None:
     notes.ok(f"{relations} relations, {indexes} indexes and {functions} functions are as they should be")
 
 
-async def check_partitions(patient: Patient, notes: Notes) -> None:
+async def check_partitions(patient: CheckContext, notes: Notes) -> None:
     """Completed jobs have somewhere to go, today and in the days to come."""
     schema = patient.database.schema
     days = await store.list_days_ahead(patient.session, days=DAYS_AHEAD)
@@ -84,7 +84,7 @@ async def check_partitions(patient: Patient, notes: Notes) -> None:
         notes.problem(
             "completed_default",
             "The default partition is missing: where a day has no partition of its own, no job can complete.",
-            schema.put_into(
+            schema.qualify(
                 "CREATE TABLE IF NOT EXISTS awa.completed_default (LIKE awa.completed INCLUDING DEFAULTS); "
                 "ALTER TABLE awa.completed ATTACH PARTITION awa.completed_default DEFAULT;"
             ),
@@ -98,7 +98,7 @@ async def check_partitions(patient: Patient, notes: Notes) -> None:
     notes.ok(f"{count(ahead, 'day')} ahead, none missing")
 
 
-async def read_catalog(patient: Patient) -> Catalog:
+async def read_catalog(patient: CheckContext) -> Catalog:
     """What is there, with the schema under its usual name; functions as they are."""
     quoted = await patient.connection.fetchval("SELECT quote_ident($1)", patient.database.schema.name)
     pattern = re.compile(rf'(?<![\w"]){re.escape(quoted)}\.(?=[\w"])')
@@ -135,7 +135,7 @@ def _note_missing(notes: Notes, schema: Schema, part: str, name: str, definition
         do = f"ALTER TABLE awa.{table} ADD CONSTRAINT {constraint} {definition};"
     elif part == "trigger":
         do = f"{definition};"
-    notes.problem(f"{part} {name}", says, schema.put_into(do))
+    notes.problem(f"{part} {name}", says, schema.qualify(do))
 
 
 def _without_a_stop(definition: str) -> str:
@@ -157,13 +157,13 @@ def _note_strangers(notes: Notes, expected: Catalog, found: Catalog) -> None:
 def _note_gap(notes: Notes, schema: Schema, day: Day) -> None:
     says = f"Completed jobs of {day.day} have no partition of their own: they go to the default one."
     if not day.there:
-        notes.problem(f"partition {day.name}", says, schema.put_into(f"SELECT awa.make_partitions({DAYS_AHEAD});"))
+        notes.problem(f"partition {day.name}", says, schema.qualify(f"SELECT awa.make_partitions({DAYS_AHEAD});"))
         return
     following = day.day.toordinal() + 1
     notes.problem(
         f"partition {day.name}",
         f"{says} The table is there, but not attached.",
-        schema.put_into(
+        schema.qualify(
             f"ALTER TABLE awa.completed ATTACH PARTITION awa.{day.name} "
             f"FOR VALUES FROM ('{day.day} 00:00+00') TO ('{day.day.fromordinal(following)} 00:00+00');"
         ),

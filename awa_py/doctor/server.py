@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from awa_py import duration
-from awa_py.config import Settings
+from awa_py import durations
+from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Notes
-from awa_py.doctor.patient import Patient
+from awa_py.settings import Settings
 from awa_py.store import server as store
 from awa_py.store.server import Connections
-from awa_py.wording import count
+from awa_py.text import count
 
 OLDEST_VERSION = 14
 CONNECTIONS_OF_A_WORKER = 5
@@ -30,7 +30,7 @@ SETTINGS = (
 )
 
 
-async def check_server(patient: Patient, notes: Notes) -> None:
+async def check_server(patient: CheckContext, notes: Notes) -> None:
     """PostgreSQL is new enough, and a primary."""
     server = await store.get_server(patient.session)
     if server.version_number < OLDEST_VERSION * 10_000:
@@ -48,7 +48,7 @@ async def check_server(patient: Patient, notes: Notes) -> None:
     notes.ok(f"PostgreSQL {server.version}, a primary")
 
 
-async def check_settings(patient: Patient, notes: Notes) -> None:
+async def check_settings(patient: CheckContext, notes: Notes) -> None:
     """No setting of the server, the database or the role endangers jobs."""
     found = await store.list_server_settings(patient.session, SETTINGS)
     judge_settings(found, patient.settings, notes)
@@ -92,7 +92,7 @@ def judge_settings(settings: Mapping[str, str], ours: Settings, notes: Notes) ->
     )
 
 
-async def check_connections(patient: Patient, notes: Notes) -> None:
+async def check_connections(patient: CheckContext, notes: Notes) -> None:
     """There is room for another worker."""
     judge_connections(await store.count_connections(patient.session), notes)
 
@@ -125,6 +125,6 @@ def _note_short(notes: Notes, settings: Mapping[str, str], name: str, least: tim
     if timedelta(0) < limit < least:
         notes.warning(
             name,
-            f"{name} is {duration.text(limit)} for this role: {what}.",
-            f"ALTER ROLE … SET {name} = 0; or {duration.text(least)} and more.",
+            f"{name} is {durations.text(limit)} for this role: {what}.",
+            f"ALTER ROLE … SET {name} = 0; or {durations.text(least)} and more.",
         )

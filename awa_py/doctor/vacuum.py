@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
-from awa_py.db import Schema
+from awa_py.db.connections import Schema
+from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Notes
-from awa_py.doctor.patient import Patient
 from awa_py.store import server as store
 from awa_py.store.server import OpenTransaction, ReplicationSlot, TableHealth
-from awa_py.wording import count, rough
+from awa_py.text import count, rough
 
 SHOWN = 20
 YOUNG = 30  # times younger than a long one: idle, that is worth a notice already
@@ -24,7 +24,7 @@ BYTES_A_ROW = 4096
 MEBIBYTE = 1024**2
 
 
-async def check_transactions(patient: Patient, notes: Notes) -> None:
+async def check_transactions(patient: CheckContext, notes: Notes) -> None:
     """Nobody holds a transaction open for long: what is deleted meanwhile stays, and everything slows down."""
     limit = patient.long_transaction
     for transaction in await store.list_old_transactions(patient.session, older_than=limit / YOUNG, limit=SHOWN):
@@ -57,7 +57,7 @@ def judge_slots(slots: Iterable[ReplicationSlot], notes: Notes) -> None:
             notes.warning(about, f"{says}: a query runs for long on its standby.", "End that query.")
 
 
-async def check_tables(patient: Patient, notes: Notes) -> None:
+async def check_tables(patient: CheckContext, notes: Notes) -> None:
     """Vacuum comes to the tables, and they are as large as their rows."""
     judge_tables(await store.list_table_health(patient.session), patient.database.schema, notes)
     notes.ok("vacuum keeps up with every table")
@@ -66,7 +66,7 @@ async def check_tables(patient: Patient, notes: Notes) -> None:
 def judge_tables(tables: Iterable[TableHealth], schema: Schema, notes: Notes) -> None:
     """What is the matter with each."""
     for table in tables:
-        about, full_name = f"table {table.name}", schema.put_into(f"awa.{table.name}")
+        about, full_name = f"table {table.name}", schema.qualify(f"awa.{table.name}")
         if not table.autovacuum:
             notes.problem(
                 about,

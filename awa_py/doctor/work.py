@@ -3,14 +3,14 @@
 from datetime import UTC, datetime, timedelta
 
 from awa_py.doctor.cluster import WORKERS
+from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Notes
-from awa_py.doctor.patient import Patient
 from awa_py.errors import InvalidSchedule
-from awa_py.schedule import Schedule
+from awa_py.model.schedule import Schedule
 from awa_py.store import schedules, waiting
 from awa_py.store.schedules import ScheduleRow
-from awa_py.store.waiting import Heartbeat, WaitingQueue
-from awa_py.wording import count, rough
+from awa_py.store.waiting import WaitingQueue, WorkerHeartbeat
+from awa_py.text import count, rough
 
 QUEUES = 1_000
 COUNT_TO = 101
@@ -21,7 +21,7 @@ LONG_S = 300.0
 DEFAULT_QUEUE = "default"
 
 
-async def check_queues(patient: Patient, notes: Notes) -> None:
+async def check_queues(patient: CheckContext, notes: Notes) -> None:
     """Whatever waits has somebody who may take it."""
     queues = await waiting.list_waiting_queues(
         patient.session, limit=QUEUES, count_to=COUNT_TO, staleness=patient.settings.heartbeat_staleness
@@ -53,7 +53,7 @@ async def check_queues(patient: Patient, notes: Notes) -> None:
     notes.ok(f"{count(len(queues), 'queue')} with work, all served" if queues else "nothing waits")
 
 
-async def check_kinds(patient: Patient, notes: Notes) -> None:
+async def check_kinds(patient: CheckContext, notes: Notes) -> None:
     """Whatever waits has a handler in a live worker."""
     served = sorted({queue for worker in await _live_workers(patient) for queue in worker.queues})[:QUEUES]
     staleness = patient.settings.heartbeat_staleness
@@ -66,7 +66,7 @@ async def check_kinds(patient: Patient, notes: Notes) -> None:
     notes.ok("every kind that waits where workers are has a handler")
 
 
-async def check_schedules(patient: Patient, notes: Notes) -> None:
+async def check_schedules(patient: CheckContext, notes: Notes) -> None:
     """Every schedule fires, and what it enqueues is known to somebody."""
     rows = await schedules.list_schedules(patient.session)
     now = await patient.session.now()
@@ -141,7 +141,7 @@ def _jobs(queue: WaitingQueue) -> str:
     return f"{count(queue.jobs, 'job')} {'waits' if queue.jobs == 1 else 'wait'}"
 
 
-async def _live_workers(patient: Patient) -> list[Heartbeat]:
+async def _live_workers(patient: CheckContext) -> list[WorkerHeartbeat]:
     staleness_s = patient.settings.heartbeat_staleness.total_seconds()
     workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
     return [worker for worker in workers if worker.silent_s <= staleness_s]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from awa_py.maintenance.task import Batch
-from awa_py.store import maintain
+from awa_py.store import maintenance
 from awa_py.store.session import Session
 
 EVERY = timedelta(seconds=5)
@@ -24,7 +24,7 @@ class Aging:
 
     async def run(self, session: Session) -> Batch:
         began = time.monotonic()
-        moved, place = await maintain.age_jobs(session, after=self.place, queues=QUEUES, age=self.age, limit=JOBS)
+        moved, place = await maintenance.age_jobs(session, after=self.place, queues=QUEUES, age=self.age, limit=JOBS)
         self.place = place or ""
         self.spent_s += time.monotonic() - began
         if place is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from awa_py.maintenance.task import Batch
-from awa_py.store import buckets, events, maintain
+from awa_py.store import buckets, events, maintenance
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.cleanup")
@@ -33,14 +33,14 @@ class Cleanup:
     async def run(self, session: Session) -> Batch:
         """One bounded batch of everything."""
         partitions = await self._turn_partitions(session)
-        dead = await maintain.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
-        next_key, keys = await maintain.sweep_unique_keys(session, after=self.last_key, limit=KEYS)
+        dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
+        next_key, keys = await maintenance.sweep_unique_keys(session, after=self.last_key, limit=KEYS)
         self.last_key = next_key or ""
-        workers = await maintain.sweep_workers(session, staleness=self.staleness)
+        workers = await maintenance.sweep_workers(session, staleness=self.staleness)
         minutes = await buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=BATCH)
         strays = await events.delete_stray_events(session, retention=self.events_retention, limit=BATCH)
         # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
-        completed = await maintain.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
+        completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
         return Batch(
             partitions + completed + dead + minutes + strays + keys + workers,
             again=BATCH in (completed, dead, minutes, strays) or next_key is not None,
@@ -49,8 +49,8 @@ class Cleanup:
     async def _turn_partitions(self, session: Session) -> int:
         return await _turn(
             "completed jobs",
-            maintain.make_partitions(session, days_ahead=DAYS_AHEAD),
-            maintain.drop_partitions(session, retention=self.completed_retention),
+            maintenance.make_partitions(session, days_ahead=DAYS_AHEAD),
+            maintenance.drop_partitions(session, retention=self.completed_retention),
         ) + await _turn(
             "events",
             events.make_event_partitions(session, days_ahead=DAYS_AHEAD),

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from awa_py.db import LOST, describe
+from awa_py.db.connections import CONNECTION_LOST, describe
 from awa_py.errors import InvalidSchedule
 from awa_py.maintenance.task import Batch
-from awa_py.registry import CronDefinition
-from awa_py.schedule import Schedule
+from awa_py.model.registry import CronDefinition
+from awa_py.model.schedule import Schedule
 from awa_py.store import schedules as store
 from awa_py.store.schedules import DueSchedule
 from awa_py.store.session import Session
@@ -38,7 +38,7 @@ async def sync(session: Session, definitions: Sequence[CronDefinition]) -> Batch
                 options=definition.options,
                 misfire=definition.misfire,
             )
-        except LOST:
+        except CONNECTION_LOST:
             raise
         except asyncpg.PostgresError as error:
             logger.error("schedule %s could not be written: %s", definition.name, describe(error))
@@ -57,7 +57,7 @@ async def evaluate(session: Session) -> Batch:
     for schedule in due:
         try:
             enqueued += await _fire_or_disable(session, schedule)
-        except LOST:
+        except CONNECTION_LOST:
             raise
         except asyncpg.PostgresError as error:  # a lock or a timeout, say: no fault of the schedule's
             logger.warning("schedule %s could not fire, trying again: %s", schedule.name, describe(error))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from awa_py.maintenance.task import Batch
-from awa_py.store import maintain
-from awa_py.store.maintain import Promoted
+from awa_py.store import maintenance
+from awa_py.store.maintenance import Promoted
 from awa_py.store.session import Session
 
 BATCH = 1_000
@@ -56,7 +56,7 @@ class Promotion:
     async def run(self, session: Session) -> Batch:
         began = time.monotonic()
         since = self.floor.since(began)
-        promoted = await maintain.promote_jobs_since(session, since, limit=BATCH)
+        promoted = await maintenance.promote_jobs_since(session, since, limit=BATCH)
         again_s = self.floor.saw(promoted, full=since is None, began=began, ended=time.monotonic())
         soonest_s = min((s for s in (again_s, promoted.next_s) if s is not None), default=None)
         return Batch(promoted.jobs, again=promoted.jobs == BATCH, next_s=soonest_s)

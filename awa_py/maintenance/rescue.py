@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from awa_py.maintenance.task import Batch
-from awa_py.metrics import Metrics, Reason
-from awa_py.store import maintain
-from awa_py.store.maintain import Rescued
+from awa_py.observability.metrics import Metrics, Reason
+from awa_py.store import maintenance
+from awa_py.store.maintenance import Rescued
 from awa_py.store.session import Session
-from awa_py.wording import count, ordinal
+from awa_py.text import count, ordinal
 
 logger = logging.getLogger("awa.rescue")
 
@@ -21,14 +21,14 @@ GONE_LOOK_S = 2.0
 
 async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> Batch:
     """running → retryable or failed, where no heartbeat came for too long."""
-    rescued = await maintain.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
+    rescued = await maintenance.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
     _report(rescued, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
     return Batch(len(rescued), again=len(rescued) == BATCH)
 
 
 async def rescue_gone(session: Session, *, metrics: Metrics) -> Batch:
     """running → retryable or failed, where the worker is gone; sooner than its jobs would be stale."""
-    lost = await maintain.rescue_lost_jobs(session, silence=GONE, limit=BATCH)
+    lost = await maintenance.rescue_lost_jobs(session, silence=GONE, limit=BATCH)
     _report(lost.jobs, "its worker is gone", Reason.LOST, metrics)
     if lost.workers:
         logger.info("%s gone: taken out of the registry", count(lost.workers, "worker"))
@@ -38,9 +38,9 @@ async def rescue_gone(session: Session, *, metrics: Metrics) -> Batch:
 
 async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:
     """running → retryable or failed past its deadline; what could not even start by its absolute one → failed."""
-    rescued = await maintain.rescue_overdue_jobs(session, limit=BATCH)
+    rescued = await maintenance.rescue_overdue_jobs(session, limit=BATCH)
     _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
-    expired = await maintain.fail_expired_jobs(session, limit=BATCH)
+    expired = await maintenance.fail_expired_jobs(session, limit=BATCH)
     for queue, jobs in expired.items():
         metrics.failed.labels(metrics.queue(queue), Reason.EXPIRED).inc(jobs)
     gone = sum(expired.values())

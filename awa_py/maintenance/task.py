@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from awa_py.notify import Topic
+from awa_py.db.listener import Topic
 from awa_py.store.session import Session
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from awa_py.config import Settings
+from awa_py.db.listener import Topic
 from awa_py.maintenance.aging import EVERY, Aging
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
@@ -13,9 +13,9 @@ from awa_py.maintenance.rescue import GONE, rescue_gone, rescue_overdue, rescue_
 from awa_py.maintenance.rollup import RollUp
 from awa_py.maintenance.task import Batch, Task
 from awa_py.maintenance.unserved import Unserved
-from awa_py.metrics import Metrics
-from awa_py.notify import Topic
-from awa_py.registry import CronDefinition
+from awa_py.model.registry import CronDefinition
+from awa_py.observability.metrics import Metrics
+from awa_py.settings import Settings
 from awa_py.store.session import Session
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from awa_py.maintenance.task import Batch
-from awa_py.metrics import Metrics
-from awa_py.store import maintain
-from awa_py.store.maintain import ReadyCursor
+from awa_py.observability.metrics import Metrics
+from awa_py.store import maintenance
+from awa_py.store.maintenance import ReadyCursor
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.unserved")
@@ -26,7 +26,7 @@ class Unserved:
     place: ReadyCursor = field(default_factory=ReadyCursor)
 
     async def run(self, session: Session) -> Batch:
-        marked, place = await maintain.mark_unserved_jobs(
+        marked, place = await maintenance.mark_unserved_jobs(
             session, after=self.place, limit=WINDOW, staleness=self.staleness, grace=self.grace
         )
         for found in marked:

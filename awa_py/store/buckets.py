@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from awa_py.spread import Cells
+from awa_py.observability.latency_histogram import Cells
 from awa_py.store.session import Session
 
 

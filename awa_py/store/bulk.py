@@ -15,11 +15,11 @@ from itertools import repeat
 import asyncpg
 
 from awa_py.errors import AwaError, ConfigError
-from awa_py.job import State
+from awa_py.model.job import State
 from awa_py.store import jobs
 from awa_py.store.jobs import Seen
 from awa_py.store.session import Session
-from awa_py.wording import rough
+from awa_py.text import rough
 
 BATCH = 500
 COUNTED = 100_000  # a preview counts up to here

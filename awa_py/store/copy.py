@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from awa_py.errors import InvalidJob
-from awa_py.job import DEFAULT_QUEUE, NewJob, State, Terms, interval_text
+from awa_py.model.job import DEFAULT_QUEUE, JobSpec, NewJob, State, interval_text
 from awa_py.store.enqueue import REFUSALS
 from awa_py.store.routes import route_kinds
 from awa_py.store.session import Session
-from awa_py.wording import describe
+from awa_py.text import describe
 
 CHUNK_CHARACTERS = 64 * 1024
 QUOTE, DELIMITER = "\x01", "\x02"  # no JSON holds them: arguments go as they are
@@ -24,7 +24,7 @@ QUOTE, DELIMITER = "\x01", "\x02"  # no JSON holds them: arguments go as they ar
 USUAL = {"queue": DEFAULT_QUEUE, "priority": "2", "max_attempts": "25"}  # the columns' defaults
 KEY_COLUMNS = ("concurrency_key", "concurrency_limit", "ordered")
 
-Queues = Mapping[int, str]  # for terms, by their id()
+Queues = Mapping[int, str]  # for spec, by their id()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
     assert reserved is not None
     first, last, listed, now = reserved
     ids = listed or range(first, last + 1)
-    terms = {id(job.terms): job.terms for job in jobs}
-    queues = await _queues(session, terms)
-    later = {key: shared for key, shared in terms.items() if shared.run_at_from(now) > now}
-    ready = {key: shared for key, shared in terms.items() if key not in later}
+    spec = {id(job.spec): job.spec for job in jobs}
+    queues = await _queues(session, spec)
+    later = {key: shared for key, shared in spec.items() if shared.run_at_from(now) > now}
+    ready = {key: shared for key, shared in spec.items() if key not in later}
     keyed = any(job.concurrency_key is not None for job in jobs)
     for table, chosen in (("ready", ready), ("scheduled", later)):
         if chosen:
@@ -71,11 +71,11 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
     return Copied(ids, queues, now)
 
 
-async def _queues(session: Session, terms: Mapping[int, Terms]) -> Queues:
-    """Where jobs on each of these terms go."""
-    unnamed = sorted({shared.kind for shared in terms.values() if shared.queue is None})
+async def _queues(session: Session, spec: Mapping[int, JobSpec]) -> Queues:
+    """Where jobs on each of these spec go."""
+    unnamed = sorted({shared.kind for shared in spec.values() if shared.queue is None})
     routed = await route_kinds(session, unnamed) if unnamed else {}
-    return {key: shared.queue or routed.get(shared.kind, shared.usual_queue) for key, shared in terms.items()}
+    return {key: shared.queue or routed.get(shared.kind, shared.usual_queue) for key, shared in spec.items()}
 
 
 async def _copy(session: Session, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
@@ -95,7 +95,7 @@ async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, Head]) 
     lines: list[str] = []
     size = 0
     for job_id, job in rows:
-        head = heads.get(id(job.terms))
+        head = heads.get(id(job.spec))
         if head is None:  # it goes into the other table
             continue
         key = job.concurrency_key
@@ -110,47 +110,47 @@ async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, Head]) 
 
 
 def _heads(
-    terms: Mapping[int, Terms], queues: Queues, table: str, now: datetime, *, keyed: bool
+    spec: Mapping[int, JobSpec], queues: Queues, table: str, now: datetime, *, keyed: bool
 ) -> tuple[list[str], dict[int, Head]]:
-    """The columns that these terms fill, and what stands in them."""
-    fields = {key: _fields(shared, queues[key], table, now) for key, shared in terms.items()}
+    """The columns that these spec fill, and what stands in them."""
+    fields = {key: _fields(shared, queues[key], table, now) for key, shared in spec.items()}
     columns = sorted({column for written in fields.values() for column in written})
     # What one of the jobs names, all must: NULL is not the default.
     missing = USUAL | {"run_at": now.isoformat()}
     heads = {
         key: _head([(missing | fields[key]).get(column) for column in columns], shared, keyed=keyed)
-        for key, shared in terms.items()
+        for key, shared in spec.items()
     }
     return ["id", *columns, *(KEY_COLUMNS if keyed else ()), "args"], heads
 
 
-def _fields(terms: Terms, queue: str, table: str, now: datetime) -> dict[str, str]:
-    """The columns that these terms fill, as text; the others have defaults."""
-    chosen = {"queue": queue, "priority": str(terms.priority), "max_attempts": str(terms.max_attempts)}
-    fields = {"kind": terms.kind, **{name: text for name, text in chosen.items() if text != USUAL[name]}}
+def _fields(spec: JobSpec, queue: str, table: str, now: datetime) -> dict[str, str]:
+    """The columns that these spec fill, as text; the others have defaults."""
+    chosen = {"queue": queue, "priority": str(spec.priority), "max_attempts": str(spec.max_attempts)}
+    fields = {"kind": spec.kind, **{name: text for name, text in chosen.items() if text != USUAL[name]}}
     if table == "scheduled":
         fields["state"] = State.SCHEDULED
-    if table == "scheduled" or terms.run_at is not None:
-        fields["run_at"] = terms.run_at_from(now).isoformat()
-    if terms.timeout is not None:
-        fields["timeout"] = interval_text(terms.timeout)
-    if terms.deadline is not None:
-        fields["expires_at"] = terms.deadline.isoformat()
-    if terms.tags:
-        fields["tags"] = "{" + ",".join(re.sub(r'(["\\])', r"\\\1", tag).join('""') for tag in terms.tags) + "}"
-    if terms.metadata:
-        fields["metadata"] = json.dumps(dict(terms.metadata))
-    if terms.parent_id is not None:
-        fields["parent_id"] = str(terms.parent_id)
+    if table == "scheduled" or spec.run_at is not None:
+        fields["run_at"] = spec.run_at_from(now).isoformat()
+    if spec.timeout is not None:
+        fields["timeout"] = interval_text(spec.timeout)
+    if spec.deadline is not None:
+        fields["expires_at"] = spec.deadline.isoformat()
+    if spec.tags:
+        fields["tags"] = "{" + ",".join(re.sub(r'(["\\])', r"\\\1", tag).join('""') for tag in spec.tags) + "}"
+    if spec.metadata:
+        fields["metadata"] = json.dumps(dict(spec.metadata))
+    if spec.parent_id is not None:
+        fields["parent_id"] = str(spec.parent_id)
     return fields
 
 
-def _head(fields: Iterable[str | None], terms: Terms, *, keyed: bool) -> Head:
+def _head(fields: Iterable[str | None], spec: JobSpec, *, keyed: bool) -> Head:
     """A NULL is an empty field without quotes."""
     quoted = ("" if field is None else f"{QUOTE}{field.replace(QUOTE, QUOTE * 2)}{QUOTE}" for field in fields)
     shared = DELIMITER + DELIMITER.join(quoted) + DELIMITER
     no_key = DELIMITER * len(KEY_COLUMNS) if keyed else ""
-    after_key = DELIMITER.join((QUOTE, str(terms.concurrency_limit), str(terms.ordered), QUOTE))
+    after_key = DELIMITER.join((QUOTE, str(spec.concurrency_limit), str(spec.ordered), QUOTE))
     return Head(shared + no_key + QUOTE, shared + QUOTE, after_key)
 
 
@@ -160,7 +160,7 @@ def _culprit(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -
     line = int(found[1]) if found else 0
     first = True
     for number, job in enumerate(jobs, 1):
-        if found and id(job.terms) in copied:
+        if found and id(job.spec) in copied:
             # PostgreSQL counts no lines inside of the first row: its end says what the end of a line is.
             line -= 1 if first else 1 + _lines_inside(job)
             first = False
@@ -171,4 +171,4 @@ def _culprit(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -
 
 def _lines_inside(job: NewJob) -> int:
     """Tags, a key, and JSON that somebody wrote by hand may have lines."""
-    return sum(text.count("\n") for text in (job.args_json, job.concurrency_key or "", *job.terms.tags))
+    return sum(text.count("\n") for text in (job.args_json, job.concurrency_key or "", *job.spec.tags))

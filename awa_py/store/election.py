@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from awa_py.config import DEFAULT_SCHEMA
-from awa_py.db import Schema
+from awa_py.db.connections import Schema
+from awa_py.settings import DEFAULT_SCHEMA
 from awa_py.store.session import Session
 
 LOCK_KEY = 0x4157415F4D41494E  # "AWA_MAIN"

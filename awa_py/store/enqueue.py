@@ -8,9 +8,9 @@ from typing import NamedTuple
 import asyncpg
 
 from awa_py.errors import InvalidJob
-from awa_py.job import NewJob, State
+from awa_py.model.job import NewJob, State
 from awa_py.store.session import Session
-from awa_py.wording import describe
+from awa_py.text import describe
 
 # The last one: a key may have too many bytes for an index, though not too many characters.
 REFUSALS = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
@@ -35,29 +35,29 @@ async def may_insert(session: Session) -> bool:
 
 async def enqueue_job(session: Session, job: NewJob, *, straight: bool = True) -> Enqueued:
     """Enqueues one job, in the transaction that the connection is in; where it can, straight into the table."""
-    terms = job.terms
-    if not straight or job.unique is not None or not terms.due_at_once:
+    spec = job.spec
+    if not straight or job.unique is not None or not spec.due_at_once:
         return (await enqueue_jobs(session, [job]))[0]
     try:
         row = await session.fetchrow(
             "enqueue_job",
-            terms.kind,
-            terms.queue,
-            terms.priority,
+            spec.kind,
+            spec.queue,
+            spec.priority,
             job.args_json,
-            terms.max_attempts,
-            terms.timeout,
-            terms.deadline,
-            terms.tags or None,
-            json.dumps(dict(terms.metadata)) if terms.metadata else None,
-            terms.parent_id,
-            terms.usual_queue,
+            spec.max_attempts,
+            spec.timeout,
+            spec.deadline,
+            spec.tags or None,
+            json.dumps(dict(spec.metadata)) if spec.metadata else None,
+            spec.parent_id,
+            spec.usual_queue,
             job.concurrency_key,
-            None if job.concurrency_key is None else terms.concurrency_limit,
-            None if job.concurrency_key is None else terms.ordered,
+            None if job.concurrency_key is None else spec.concurrency_limit,
+            None if job.concurrency_key is None else spec.ordered,
         )
     except REFUSALS as error:
-        raise InvalidJob(f"{terms.kind}: PostgreSQL refused the job: {describe(error)}") from None
+        raise InvalidJob(f"{spec.kind}: PostgreSQL refused the job: {describe(error)}") from None
     assert row is not None
     return Enqueued(row[0], True, State.AVAILABLE, row[1], row[1], row[2])
 

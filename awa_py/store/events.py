@@ -10,7 +10,7 @@ from awa_py.store.finish import array
 from awa_py.store.session import Session
 
 
-class Happening(NamedTuple):
+class JobEvent(NamedTuple):
     """Something that a worker saw; its times are of the worker's own monotonic clock."""
 
     event: str
@@ -23,7 +23,7 @@ class Happening(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class EventRow:
     """A row of `awa.events`."""
 
     at: datetime
@@ -35,7 +35,7 @@ class Noted:
     detail: str | None = None
 
 
-async def write_events(session: Session, worker_id: UUID, happenings: Sequence[Happening], *, now: float) -> None:
+async def write_events(session: Session, worker_id: UUID, happenings: Sequence[JobEvent], *, now: float) -> None:
     """Notes them. `now`, on the clock that they were seen by, is how their times become the database's."""
     names, job_ids, leases, attempts, moments, beginnings, details = zip(*happenings, strict=True)
     await session.fetch(
@@ -51,9 +51,9 @@ async def write_events(session: Session, worker_id: UUID, happenings: Sequence[H
     )
 
 
-async def list_events(session: Session, job_id: int, *, limit: int) -> list[Noted]:
+async def list_events(session: Session, job_id: int, *, limit: int) -> list[EventRow]:
     """The latest that were noted of a job, in their order."""
-    return [Noted(*row) for row in reversed(await session.fetch("list_events", job_id, limit))]
+    return [EventRow(*row) for row in reversed(await session.fetch("list_events", job_id, limit))]
 
 
 async def make_event_partitions(session: Session, *, days_ahead: int) -> int:

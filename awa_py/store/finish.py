@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from awa_py.job import State
+from awa_py.model.job import State
 from awa_py.store.session import Session
 
 RESULTS_CHARACTERS = 32 * 1024 * 1024  # in one statement: what it looks them up in holds 256 MiB
@@ -80,7 +80,7 @@ async def throttle_jobs(
     return {row[0]: Rest(row[1], row[2], row[3]) for row in rows}
 
 
-async def bury_jobs(
+async def discard_jobs(
     session: Session,
     worker_id: UUID,
     ids: Sequence[int],
@@ -89,7 +89,7 @@ async def bury_jobs(
     errors: Sequence[str],
 ) -> set[int]:
     """running → failed or cancelled."""
-    return {row[0] for row in await session.fetch("bury_jobs", ids, leases, worker_id, states, errors)}
+    return {row[0] for row in await session.fetch("discard_jobs", ids, leases, worker_id, states, errors)}
 
 
 async def release_jobs(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> set[int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from awa_py.db import Record
+from awa_py.db.connections import Record
 from awa_py.store.session import Session
 
 LIVE = timedelta(seconds=8)  # how long a worker may be silent and have its share of a queue: four beats
@@ -26,7 +26,7 @@ class WorkerInfo:
     limits: tuple[int, ...] = ()  # how many jobs of each queue; none: as many as it runs at all
 
 
-async def beat_worker(
+async def heartbeat_worker(
     session: Session,
     worker: WorkerInfo,
     *,
@@ -37,10 +37,10 @@ async def beat_worker(
 ) -> list[Record]:
     """Enters the worker in the registry, or says that it is still there. What it has to know, a row a queue.
 
-    `locked_on` is what `hold_place` answered. `quiet` counts where it is entered (again); the registry knows better.
+    `locked_on` is what `lock_worker` answered. `quiet` counts where it is entered (again); the registry knows better.
     """
     return await session.fetch(
-        "beat_worker",
+        "heartbeat_worker",
         worker.id,
         worker.hostname,
         worker.pid,
@@ -58,10 +58,10 @@ async def beat_worker(
     )
 
 
-async def hold_place(session: Session, worker_id: UUID) -> datetime | None:
+async def lock_worker(session: Session, worker_id: UUID) -> datetime | None:
     """Takes the worker's lock for this session: the end of its last one will be seen. When the server began that keeps
     it; None: nobody keeps it, since a pooler stands in between."""
-    began: datetime | None = await session.fetchval("hold_place", worker_id, session.connection.get_server_pid())
+    began: datetime | None = await session.fetchval("lock_worker", worker_id, session.connection.get_server_pid())
     return began
 
 
@@ -79,9 +79,9 @@ async def remove_worker(session: Session, worker_id: UUID) -> None:
     await session.fetch("remove_worker", worker_id)
 
 
-async def beat_jobs(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
+async def renew_leases(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
     """Renews leases. The jobs that are still ours, and whether each is to be cancelled."""
-    return {row[0]: row[1] for row in await session.fetch("beat_jobs", ids, leases, worker_id)}
+    return {row[0]: row[1] for row in await session.fetch("renew_leases", ids, leases, worker_id)}
 
 
 async def list_cancel_requests(

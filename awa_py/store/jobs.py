@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from awa_py.job import Job, State
+from awa_py.model.job import Job, State
 from awa_py.store.rows import job_from
 from awa_py.store.session import Session
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from awa_py.rate import Rate
+from awa_py.model.rates import Rate
 from awa_py.store.session import Session
 from awa_py.store.shares import mark_limited_jobs
 
@@ -127,7 +127,7 @@ async def unthrottle_queue(session: Session, name: str) -> int | None:
         if row is None:
             return None
         # A statement of its own: it sees the jobs that were being throttled while the first one waited for the row.
-        return int(await session.fetchval("hasten_throttled_jobs", name, row["throttled_until"]))
+        return int(await session.fetchval("release_throttled_jobs", name, row["throttled_until"]))
 
 
 async def purge_queue(session: Session, name: str, *, limit: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from awa_py.errors import UnknownRateLimit
-from awa_py.rate import MOST, Rate
+from awa_py.model.rates import MOST, Rate
 from awa_py.store.session import Session
 
 

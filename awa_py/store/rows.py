@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from awa_py.db import Record
-from awa_py.job import Job, State
+from awa_py.db.connections import Record
+from awa_py.model.job import Job, State
 
 _JSON_COLUMNS = ("args", "errors", "progress", "result", "metadata")
 

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from awa_py.db import Connection, Record, Schema
+from awa_py.db.connections import Connection, Record, Schema
 
 # What a job carries unchanged from one table to the next. `attempt`, `lease`, `run_at` and `errors` are not
 # among them, since transitions change them: each statement says how.
@@ -32,7 +32,7 @@ THROTTLES = (
 def statement(name: str, schema: Schema) -> str:
     """The text of `sql/NAME.sql` for this schema."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return schema.put_into(
+    return schema.qualify(
         text.replace("{carried}", CARRIED).replace("{shown}", SHOWN).replace("{throttles}", THROTTLES)
     )
 

@@ -8,7 +8,7 @@ from awa_py.store.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class WorkerHeartbeat:
     """A worker of the registry."""
 
     hostname: str
@@ -53,9 +53,9 @@ class Arrears:
     stale_jobs: int
 
 
-async def list_heartbeats(session: Session, *, limit: int) -> list[Heartbeat]:
+async def list_heartbeats(session: Session, *, limit: int) -> list[WorkerHeartbeat]:
     """The workers, those that have been silent for longest first."""
-    return [Heartbeat(**dict(row)) for row in await session.fetch("list_heartbeats", limit)]
+    return [WorkerHeartbeat(**dict(row)) for row in await session.fetch("list_heartbeats", limit)]
 
 
 async def list_waiting_queues(

@@ -24,7 +24,7 @@ CHECK_VARIABLE = "AWA_CHECK"
 CHECK_TIMEOUT_S = 30.0
 
 
-class Again(Exception):
+class RestartRequested(Exception):
     """Ends a command that is to begin anew, with this environment."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -76,9 +76,9 @@ class Reload:
         self.next = environ
 
     def begin_anew(self) -> None:
-        """Ends the command by Again where there is a next run."""
+        """Ends the command by RestartRequested where there is a next run."""
         if self.next is not None:
-            raise Again(self.next)
+            raise RestartRequested(self.next)
 
     def _read(self) -> dict[str, str]:
         assert self._path is not None

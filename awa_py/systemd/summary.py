@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from awa_py.metrics import Figures
+from awa_py.observability.metrics import Figures
 
 
 class Summary:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from awa_py.context import BatchJob
-from awa_py.registry import Handler
-from awa_py.worker.flight import OVERRAN, Flight, Stop
+from awa_py.model.context import BatchJob
+from awa_py.model.registry import Handler
+from awa_py.worker.claimed_job import OVERRAN, ClaimedJob, Stop
 
 
 class Batch:
@@ -29,7 +29,7 @@ class Batch:
         "waits_since",
     )
 
-    def __init__(self, handler: Handler, flights: Sequence[Flight]) -> None:
+    def __init__(self, handler: Handler, flights: Sequence[ClaimedJob]) -> None:
         self.handler = handler
         self.kind = handler.kind
         self.flights = flights
@@ -55,7 +55,7 @@ class Batch:
             if self.task is not None:
                 self.task.cancel()
 
-    def _one_is_told(self, flight: Flight, reason: Stop) -> None:
+    def _one_is_told(self, flight: ClaimedJob, reason: Stop) -> None:
         """The call is interrupted once none of the jobs that it has not settled is wanted any more."""
         self._wanted.discard(flight.id)
         if self._unsettled and not self._wanted:
@@ -67,17 +67,17 @@ class Batch:
         limited = [flight for flight in self.flights if flight.limit_s is not None]
         return min((limit for flight in limited if (limit := flight.limit) is not None), default=None)
 
-    def settle(self, job_id: int) -> Flight | None:
+    def settle(self, job_id: int) -> ClaimedJob | None:
         """The handler has settled that job; None where its call had ended before."""
         self._wanted.discard(job_id)
         return self._unsettled.pop(job_id, None)
 
-    def unsettled(self) -> list[Flight]:
+    def unsettled(self) -> list[ClaimedJob]:
         """The jobs whose outcome is open; after this call, none is."""
         flights, self._unsettled = list(self._unsettled.values()), {}
         return flights
 
-    def unwanted(self) -> list[Flight]:
+    def unwanted(self) -> list[ClaimedJob]:
         """The jobs that were told to stop before the handler could see them: it never will."""
         unwanted = [flight for flight in self.flights if flight.stop is not None]
         for flight in unwanted:
@@ -110,7 +110,7 @@ class Batch:
         return f"{self.size} jobs ({self.handler.kind})"
 
 
-class Gatherer:
+class BatchCollector:
     """Gathers jobs of one kind and queue: a batch is full, or its first job has waited long enough."""
 
     def __init__(self, handler: Handler, dispatch: Callable[[Batch], None]) -> None:
@@ -119,17 +119,17 @@ class Gatherer:
         self._size = handler.batching.size
         self._linger_s = handler.batching.linger_s
         self._dispatch = dispatch
-        self._flights: list[Flight] = []
+        self._flights: list[ClaimedJob] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, flights: Sequence[Flight]) -> None:
+    def add(self, flights: Sequence[ClaimedJob]) -> None:
         self._flights.extend(flights)
         while len(self._flights) >= self._size:
             self._send()
         if self._flights and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._send)
 
-    def take_back(self) -> list[Flight]:
+    def take_back(self) -> list[ClaimedJob]:
         """Takes those back that still wait for others."""
         flights, self._flights = self._flights, []
         return flights

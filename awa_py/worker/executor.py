@@ -13,16 +13,16 @@ from json import JSONDecoder
 from operator import attrgetter
 from typing import Any
 
-from awa_py.context import Context, RateLimits
-from awa_py.logs import current_call
-from awa_py.loops import in_context
-from awa_py.outcome import Retry
-from awa_py.registry import Handler, Registry
-from awa_py.worker.batches import Batch, Gatherer
-from awa_py.worker.flight import Flight, Stop
-from awa_py.worker.flights import Call, Flights, Lane
+from awa_py.background import in_context
+from awa_py.model.context import Context, RateLimits
+from awa_py.model.outcomes import Retry
+from awa_py.model.registry import Handler, Registry
+from awa_py.observability.logs import current_call
+from awa_py.worker.batches import Batch, BatchCollector
+from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.in_flight import Call, InFlightJobs, QueueSlots
 from awa_py.worker.judge import DONE, HandlerTimeout, Judge, stopped
-from awa_py.worker.outcome import Released, Throttled
+from awa_py.worker.outcomes import Released, Throttled
 
 BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
 # What PostgreSQL writes is JSON, without a space around it: nothing is left for raw_decode() to check.
@@ -37,12 +37,12 @@ class Executor:
     def __init__(
         self,
         registry: Registry,
-        flights: Flights,
+        flights: InFlightJobs,
         judge: Judge,
         *,
         threads: int,
-        settle: Callable[[Sequence[Flight]], None],
-        report: Callable[[Flight], None],
+        settle: Callable[[Sequence[ClaimedJob]], None],
+        report: Callable[[ClaimedJob], None],
         rate_limits: RateLimits,
         run_times: dict[str, list[float]] | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.current_thread()
         self._context = contextvars.copy_context()
-        self._gatherers: dict[tuple[str, str], Gatherer] = {}
+        self._gatherers: dict[tuple[str, str], BatchCollector] = {}
         self._taker: asyncio.Task[None] | None = None  # takes the jobs that wait
         self._tasks: set[asyncio.Task[None]] = set()
         self._batches: set[Batch] = set()  # that run
@@ -69,16 +69,16 @@ class Executor:
         """How many handlers run."""
         return len(self._tasks)
 
-    def start(self, queue: str, flights: Sequence[Flight]) -> None:
+    def start(self, queue: str, flights: Sequence[ClaimedJob]) -> None:
         """Runs the jobs as soon as there are slots; their outcomes go to `settle`."""
         if self._registry.has_batches:
             flights = self._gather(queue, flights)
         self._flights.line_up(queue, flights, len(flights))
         self.go_on()
 
-    def _gather(self, queue: str, flights: Sequence[Flight]) -> list[Flight]:
+    def _gather(self, queue: str, flights: Sequence[ClaimedJob]) -> list[ClaimedJob]:
         """Puts the jobs of batch handlers together. Returns the others."""
-        alone: list[Flight] = []
+        alone: list[ClaimedJob] = []
         largest = 0
         for handler, together in groupby(flights, attrgetter("handler")):
             if handler is None or handler.batching is None:
@@ -117,7 +117,7 @@ class Executor:
         """Lets somebody else have the jobs that wait for a slot since before that moment."""
         self._release(self._flights.take_back(since))
 
-    def _release(self, flights: Sequence[Flight]) -> None:
+    def _release(self, flights: Sequence[ClaimedJob]) -> None:
         for flight in flights:
             flight.outcome = stopped(flight) if flight.stop else Released()
         self._flights.give_back(flights)
@@ -153,9 +153,9 @@ class Executor:
         if self._taker is task:
             self._taker = None
 
-    async def _make_calls(self, lane: Lane, task: "asyncio.Task[None]", pause_at: float) -> None:
+    async def _make_calls(self, lane: QueueSlots, task: "asyncio.Task[None]", pause_at: float) -> None:
         """Makes the calls of one queue, in a slot that was taken for them. Other queues that wait come after each."""
-        ended: list[Flight] = []
+        ended: list[ClaimedJob] = []
         alone = not self._flights.others_wait(lane)
         run_times = self._run_times
         now = time.monotonic()
@@ -197,7 +197,7 @@ class Executor:
         self._flights.free_slot(lane)
         self._hand_in(lane, ended)
 
-    def _judged(self, flights: list[Flight], end: object) -> list[Flight]:
+    def _judged(self, flights: list[ClaimedJob], end: object) -> list[ClaimedJob]:
         for flight in flights:
             if end is None:
                 flight.outcome = DONE
@@ -205,13 +205,13 @@ class Executor:
                 self._give_judgement(flight, end)
         return flights
 
-    def _give_judgement(self, flight: Flight, end: object) -> None:
+    def _give_judgement(self, flight: ClaimedJob, end: object) -> None:
         flight.outcome = self._judge.of(end, flight)
         if isinstance(flight.outcome, Throttled):  # the whole queue is to rest: what waits here would run all the same
             self._release(self._flights.take_back_from(flight.queue))
             self._give_back_gathering(flight.queue)
 
-    def _hand_in(self, lane: Lane, ended: Sequence[Flight]) -> None:
+    def _hand_in(self, lane: QueueSlots, ended: Sequence[ClaimedJob]) -> None:
         """These jobs have run: their outcomes are to be written."""
         lane.ended(len(ended))
         self._settle(ended)
@@ -224,7 +224,7 @@ class Executor:
         if not self._tasks:
             self.idle.set()
 
-    def _begin(self, flight: Flight) -> Coroutine[Any, Any, Any]:
+    def _begin(self, flight: ClaimedJob) -> Coroutine[Any, Any, Any]:
         """What is to be awaited for the handler's answer."""
         if flight.stop is not None:
             raise asyncio.CancelledError
@@ -272,10 +272,10 @@ class Executor:
             self._give_judgement(flight, end)
             self._hand_in(self._flights.lane(flight.queue), [flight])
 
-    def _gatherer(self, queue: str, handler: Handler) -> Gatherer:
+    def _gatherer(self, queue: str, handler: Handler) -> BatchCollector:
         place = (queue, handler.kind)
         if place not in self._gatherers:
-            self._gatherers[place] = Gatherer(handler, self._start_batch)
+            self._gatherers[place] = BatchCollector(handler, self._start_batch)
         return self._gatherers[place]
 
     def _start_batch(self, batch: Batch) -> None:
@@ -306,7 +306,7 @@ class Executor:
                     call.is_abandoned()
                 raise
 
-    def _note_progress(self, flight: Flight, progress: str) -> None:
+    def _note_progress(self, flight: ClaimedJob, progress: str) -> None:
         flight.progress = progress
         self._report(flight)
 

@@ -14,18 +14,26 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from awa_py.config import Settings
-from awa_py.db import LOST, STEADY_PLANS, Database, Link, OwnConnection, Record, describe
-from awa_py.logs import Tally
-from awa_py.loops import LoopThread, wait_for_any
-from awa_py.metrics import Metrics
+from awa_py.background import LoopThread, wait_for_event
+from awa_py.db.connections import (
+    CONNECTION_LOST,
+    STABLE_PLANS,
+    Database,
+    OwnConnection,
+    ReconnectingConnection,
+    Record,
+    describe,
+)
+from awa_py.observability.logs import LogThrottle
+from awa_py.observability.metrics import Metrics
+from awa_py.settings import Settings
 from awa_py.store import heartbeat as store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
-from awa_py.worker.bell import Bell
-from awa_py.worker.flight import Flight, Stop
-from awa_py.worker.flights import Flights
-from awa_py.worker.orders import Orders, orders_of
+from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.directives import Directives, directives_from
+from awa_py.worker.in_flight import InFlightJobs
+from awa_py.worker.wakeups import Wakeups
 
 logger = logging.getLogger("awa.heartbeat")
 
@@ -35,7 +43,7 @@ FAILED_BEAT_PAUSE_S = 1.0
 LONGEST_KEEPALIVE_S = 32_767  # what Linux allows
 
 
-class Heart:
+class Heartbeat:
     """Keeps the worker's place in the registry, and learns its orders from there. Renews the leases of all jobs in
     flight, and learns which are lost and which are to be cancelled.
 
@@ -47,15 +55,15 @@ class Heart:
         database: Database,
         worker: WorkerInfo,
         settings: Settings,
-        flights: Flights,
+        flights: InFlightJobs,
         metrics: Metrics,
         *,
-        bell: Bell,
+        bell: Wakeups,
         listening: Callable[[], bool],
         stopping: Callable[[], bool],
-        tell: Callable[[Flight, Stop], None],
-        orders: Orders,
-        obey: Callable[[Orders], None],
+        tell: Callable[[ClaimedJob, Stop], None],
+        orders: Directives,
+        obey: Callable[[Directives], None],
     ) -> None:
         """`orders` are those that the worker has; it is told to `obey`, in this thread, when others come."""
         self._database = database
@@ -70,7 +78,7 @@ class Heart:
         self._obey = obey
         self._session_of_lock: OwnConnection | None = None
         self._locked_on: datetime | None = None
-        self._tally = Tally(logger)
+        self._log_throttle = LogThrottle(logger)
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
         self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
         self._last_beat = time.monotonic()
@@ -84,9 +92,9 @@ class Heart:
     async def stop(self) -> None:
         await self._thread.stop()
 
-    def turns(self, within_s: float) -> bool:
+    def responds(self, within_s: float) -> bool:
         """Whether its thread answers. Without a database it does."""
-        return self._thread.turns(within_s)
+        return self._thread.responds(within_s)
 
     def beat_now(self) -> None:
         """Beats at once: what the worker has to know may have changed."""
@@ -108,7 +116,7 @@ class Heart:
         # Whoever is cut off keeps its lock for as long as its handlers may run: by then, its leases have run out.
         idle_s = min(math.ceil(self._own_staleness_s), LONGEST_KEEPALIVE_S)
         patience = {"tcp_keepalives_idle": str(idle_s), "tcp_user_timeout": "0"}
-        link = Link(self._database, "heartbeat", self._metrics, {**STEADY_PLANS, **patience})
+        link = ReconnectingConnection(self._database, "heartbeat", self._metrics, {**STABLE_PLANS, **patience})
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._beat_for_ever(link, self._wake))
@@ -116,21 +124,21 @@ class Heart:
         finally:
             await link.close()
 
-    async def _beat_for_ever(self, link: Link, wake: asyncio.Event) -> None:
+    async def _beat_for_ever(self, link: ReconnectingConnection, wake: asyncio.Event) -> None:
         while True:
             try:
-                connection = await link.connection()
+                connection = await link.get()
                 wake.clear()
                 async with asyncio.timeout(self._staleness_s / 2):  # somebody in between may swallow the answer
                     await self._beat(connection)
-            except (*LOST, asyncpg.PostgresError) as error:
-                self._tally.log(logging.WARNING, "beat", "a heartbeat failed: %s", describe(error))
+            except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
+                self._log_throttle.log(logging.WARNING, "beat", "a heartbeat failed: %s", describe(error))
                 link.drop()
                 await asyncio.sleep(FAILED_BEAT_PAUSE_S)
                 continue
             due_s = self._last_renewal + self._interval_s - time.monotonic()
             look_s = LOOK_S if self._listening() else DEAF_LOOK_S
-            await wait_for_any(wake, max(0.0, min(look_s, due_s)))
+            await wait_for_event(wake, max(0.0, min(look_s, due_s)))
 
     async def _beat(self, connection: OwnConnection) -> None:
         """Says that the worker is there, does what is due, and hands its orders on."""
@@ -138,7 +146,7 @@ class Heart:
         began = time.monotonic()
         was_away = self._session_of_lock is not None and connection is not self._session_of_lock
         await self._hold_place(connection, session)
-        rows = await store.beat_worker(
+        rows = await store.heartbeat_worker(
             session,
             self._worker,
             listening=self._bell.hung,
@@ -157,7 +165,7 @@ class Heart:
         # Only now: by a shorter staleness, a lease that was not renewed yet would seem to have run out.
         self._interval_s, self._staleness_s = interval_s, staleness_s
         self._last_beat = began
-        orders = orders_of(rows, self._orders)
+        orders = directives_from(rows, self._orders)
         if orders != self._orders:
             self._orders = orders
             self._obey(orders)
@@ -165,7 +173,7 @@ class Heart:
     async def _hold_place(self, connection: OwnConnection, session: Session) -> None:
         """Takes the worker's lock, before the first beat of each session, so that its end is seen."""
         if connection is not self._session_of_lock or self._locked_on is None:
-            self._locked_on = await store.hold_place(session, self._worker.id)
+            self._locked_on = await store.lock_worker(session, self._worker.id)
             self._session_of_lock = connection
 
     async def _renew(self, session: Session, began: float, *, fresh_s: float) -> None:
@@ -177,7 +185,7 @@ class Heart:
         if not old:
             return
         ids, leases = [flight.id for flight in old], [flight.lease for flight in old]
-        ours = await store.beat_jobs(session, self._worker.id, ids, leases)
+        ours = await store.renew_leases(session, self._worker.id, ids, leases)
         for flight in old:
             if flight.id not in ours:
                 self._tell(flight, Stop.LOST)
@@ -203,7 +211,7 @@ class Heart:
             for flight in self._flights:
                 if flight.stop is None and now > flight.renewed_at + patience_s:
                     sentence = "%s: no heartbeat got through, its lease runs out: stopping it"
-                    self._tally.log(logging.ERROR, flight.kind, sentence, flight, extra=flight.fields())
+                    self._log_throttle.log(logging.ERROR, flight.kind, sentence, flight, extra=flight.fields())
                     self._tell(flight, Stop.FENCED)
 
     async def _look_for_cancels(self, session: Session) -> None:

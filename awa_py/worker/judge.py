@@ -2,15 +2,24 @@
 
 import asyncio
 
-from awa_py.arguments import dumps
+from awa_py.arguments.signature import dumps
 from awa_py.errors import InvalidArguments, InvalidJob
-from awa_py.job import State
-from awa_py.metrics import Reason
-from awa_py.outcome import Cancel, Fail, Outcome, Retry, Snooze
-from awa_py.outcome import Throttled as Throttle
-from awa_py.wording import chain, clean
-from awa_py.worker.flight import Flight, Stop
-from awa_py.worker.outcome import AttemptOutcome, Buried, Completed, Dropped, Errored, Released, Snoozed, Throttled
+from awa_py.model.job import State
+from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze
+from awa_py.model.outcomes import Throttled as Throttle
+from awa_py.observability.metrics import Reason
+from awa_py.text import chain, clean
+from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.outcomes import (
+    AttemptFailed,
+    AttemptOutcome,
+    Completed,
+    Discarded,
+    LeaseLost,
+    Released,
+    Snoozed,
+    Throttled,
+)
 
 DONE = Completed()
 
@@ -25,30 +34,30 @@ class Judge:
     def __init__(self, max_result_bytes: int) -> None:
         self._max_result_bytes = max_result_bytes
 
-    def of(self, end: object, flight: Flight) -> AttemptOutcome:
+    def of(self, end: object, flight: ClaimedJob) -> AttemptOutcome:
         """By what was returned, or raised."""
         match end:
             case None:
                 return DONE
             case Retry():
-                return Errored(clean(str(end.reason)), end.after, reason=Reason.ASKED)
+                return AttemptFailed(clean(str(end.reason)), end.after, reason=Reason.ASKED)
             case Snooze():
                 return Snoozed(end.delay)
             case Throttle():
                 return Throttled(clean(str(end.reason)))
             case Cancel():
-                return Buried(State.CANCELLED, clean(str(end.reason)))
+                return Discarded(State.CANCELLED, clean(str(end.reason)))
             case Fail():
-                return Buried(State.FAILED, clean(str(end.reason)), reason=Reason.ASKED)
+                return Discarded(State.FAILED, clean(str(end.reason)), reason=Reason.ASKED)
             case BaseException() if not isinstance(end, Outcome):
                 if flight.stop is not None or isinstance(end, asyncio.CancelledError):
                     return stopped(flight)
-                return Errored(chain(end), exception=end, reason=_reason(end))
+                return AttemptFailed(chain(end), exception=end, reason=_reason(end))
         try:
             return Completed(dumps(end, what=flight.kind, noun="result", limit=self._max_result_bytes))
         except InvalidJob as error:
             # The work is done: doing it again would not change what it returns.
-            return Buried(State.FAILED, clean(str(error)), reason=Reason.RESULT)
+            return Discarded(State.FAILED, clean(str(error)), reason=Reason.RESULT)
 
 
 def _reason(error: BaseException) -> Reason:
@@ -61,14 +70,14 @@ def _reason(error: BaseException) -> Reason:
             return Reason.ERROR
 
 
-def stopped(flight: Flight) -> AttemptOutcome:
+def stopped(flight: ClaimedJob) -> AttemptOutcome:
     """The outcome of an attempt that ended because it was told to, or by a cancellation of its own."""
     match flight.stop:
         case Stop.CANCELLED:
-            return Buried(State.CANCELLED, Stop.CANCELLED)
+            return Discarded(State.CANCELLED, Stop.CANCELLED)
         case Stop.LOST:
-            return Dropped()
+            return LeaseLost()
         case Stop.FENCED | Stop.SHUTDOWN:
             return Released()
         case None:
-            return Errored("CancelledError: the handler cancelled itself")
+            return AttemptFailed("CancelledError: the handler cancelled itself")

@@ -6,14 +6,14 @@ from contextlib import suppress
 
 import asyncpg
 
-from awa_py import migrate
-from awa_py.db import LOST, Database, Link, describe, permitted
-from awa_py.metrics import Metrics
+from awa_py.db import migrations
+from awa_py.db.connections import CONNECTION_LOST, Database, ReconnectingConnection, describe, explain_denied
+from awa_py.observability.metrics import Metrics
 from awa_py.store import heartbeat as registry_store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
-from awa_py.worker.orders import Orders, orders_of
+from awa_py.worker.directives import Directives, directives_from
 
 logger = logging.getLogger("awa.worker")
 
@@ -24,8 +24,8 @@ class Registration:
     def __init__(self, database: Database, metrics: Metrics, info: WorkerInfo) -> None:
         self._database = database
         self._info = info
-        self._link = Link(database, "registry", metrics, strict=True)
-        self.orders = Orders()  # the first ones, once it has entered
+        self._link = ReconnectingConnection(database, "registry", metrics, strict=True)
+        self.orders = Directives()  # the first ones, once it has entered
 
     @property
     def trouble(self) -> str:
@@ -39,24 +39,26 @@ class Registration:
     async def enter(self) -> None:
         """Waits for the database, looks at its schema, and enters."""
         while True:
-            connection = await self._link.connection()
+            connection = await self._link.get()
             try:
                 await self._database.check_direct_url(connection)
-                with permitted(self._database.schema):
-                    await migrate.check(connection, self._database.schema)
+                with explain_denied(self._database.schema):
+                    await migrations.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
                     await ensure_queues(session, self._info.queues)
-                    self.orders = orders_of(await registry_store.beat_worker(session, self._info), self.orders)
-            except LOST as error:
+                    self.orders = directives_from(
+                        await registry_store.heartbeat_worker(session, self._info), self.orders
+                    )
+            except CONNECTION_LOST as error:
                 logger.warning("the database went away at the start, trying again: %s", describe(error))
                 self._link.drop()
             else:
                 return
 
     async def leave(self, limit_s: float) -> None:
-        with suppress(*LOST, asyncpg.PostgresError):  # the leader sweeps what could not say goodbye
+        with suppress(*CONNECTION_LOST, asyncpg.PostgresError):  # the leader sweeps what could not say goodbye
             async with asyncio.timeout(limit_s):
-                connection = await self._link.connection()
+                connection = await self._link.get()
                 await registry_store.remove_worker(Session(connection, self._database.schema), self._info.id)
 
     async def close(self) -> None:

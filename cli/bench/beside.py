@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from awa_py.db import Connection, Database
+from awa_py.db.connections import Connection, Database
 
 from ..beside import LOOK_EVERY_S, Beside, worker_beside
 from .scratch import QUEUE
@@ -25,7 +25,7 @@ async def until_ready(worker: Beside, connection: Connection, database: Database
     """Waits until it is at work."""
 
     async def is_ready() -> bool:
-        return bool(await connection.fetchval(database.schema.put_into(READY)))
+        return bool(await connection.fetchval(database.schema.qualify(READY)))
 
     async def stopped() -> bool:
         await asyncio.sleep(LOOK_EVERY_S)

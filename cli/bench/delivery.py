@@ -78,7 +78,7 @@ async def deliver(bench: Bench, label: str, jobs: int, produce: Callable[[Sender
                 await meter.stop()
                 worker.check()
         costs = await meter.costs(jobs)
-        rows = await meter.connection.fetch(database.schema.put_into(BEGAN))
+        rows = await meter.connection.fetch(database.schema.qualify(BEGAN))
     if len(rows) != jobs:
         raise AwaError(f"of {jobs} jobs {len(rows)} completed: this run has no figure")
     return Delivery(

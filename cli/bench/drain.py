@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import awa_py as awa
-from awa_py.config import Settings
-from awa_py.db import Database
-from awa_py.job import NewJob
+from awa_py.db.connections import Database
+from awa_py.model.job import NewJob
+from awa_py.settings import Settings
 
 from .race import Race
 from .report import Report

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from awa_py.client import POOL_SIZE
-from awa_py.db import Connection, Database
+from awa_py.db.connections import Connection, Database
 
 from ..beside import Beside
 from .beside import bench_worker, until_ready
@@ -20,7 +20,7 @@ PER_TRANSACTION = 100
 WARM_UP = 30
 
 
-class Producer:
+class Enqueuer:
     """Enqueues, and counts what it has enqueued."""
 
     def __init__(self, connection: Connection, producers: int) -> None:
@@ -93,12 +93,12 @@ async def enqueue(bench: Bench, *, mode: Mode, jobs: int, producers: int = 1, wo
 
 
 @asynccontextmanager
-async def _producer(database: Database, producers: int) -> AsyncIterator[Producer]:
+async def _producer(database: Database, producers: int) -> AsyncIterator[Enqueuer]:
     app.connect_to(database)
     own = await database.connect("client")
     try:
         async with app:
-            yield Producer(own, producers)
+            yield Enqueuer(own, producers)
     finally:
         await own.close()
 

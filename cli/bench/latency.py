@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 
-from awa_py.loops import cancel
+from awa_py.background import cancel
 
 from .delivery import Sender, deliver
 from .report import Report, percentiles

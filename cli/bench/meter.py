@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from awa_py.db import Database, OwnConnection, Record, Schema
+from awa_py.db.connections import Database, OwnConnection, Record, Schema
 from awa_py.errors import AwaError
 
 from . import cpu
@@ -87,8 +87,8 @@ class Meter:
         reports = self.connection.get_server_version().major >= REPORTS_AT_ONCE
         counters = COUNTERS.format(flush=", pg_stat_force_next_flush()" if reports else "")
         self._look_every_s = LOOK_EVERY_S if reports else REPORTED_S
-        self._drained = await self.connection.prepare(schema.put_into(DRAINED))
-        self._counters = await self.connection.prepare(schema.put_into(counters))
+        self._drained = await self.connection.prepare(schema.qualify(DRAINED))
+        self._counters = await self.connection.prepare(schema.qualify(counters))
         self._wal = await self._prepared_wal()
 
     async def start(self, *children: int) -> None:

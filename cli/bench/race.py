@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any
 
 from awa_py.app import App
-from awa_py.db import Database
+from awa_py.background import cancel
+from awa_py.db.connections import Database
 from awa_py.errors import AwaError
-from awa_py.job import NewJob
-from awa_py.loops import cancel
+from awa_py.model.job import NewJob
 
 from .costs import Costs, Server
 from .meter import Meter, metered
@@ -78,8 +78,8 @@ class Race:
     async def _check(self, meter: Meter) -> None:
         """No figure without the proof that the work was done."""
         schema = self._app.database.schema
-        left = await meter.connection.fetchval(schema.put_into(COUNT_LEFT))
-        kept = await meter.connection.fetchval(schema.put_into(COUNT_COMPLETED))
+        left = await meter.connection.fetchval(schema.qualify(COUNT_LEFT))
+        kept = await meter.connection.fetchval(schema.qualify(COUNT_COMPLETED))
         if left or (self._app.settings.completed_retention and kept != self._jobs):
             raise AwaError(f"of {self._jobs} jobs {kept} completed and {left} did not: this run has no figure")
 

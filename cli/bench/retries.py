@@ -1,7 +1,7 @@
 """How fast jobs come back after a failed attempt: through the leader's promotion, and claimed once more."""
 
 import awa_py as awa
-from awa_py.config import Settings
+from awa_py.settings import Settings
 
 from .race import Race
 from .report import Report

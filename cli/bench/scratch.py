@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import typer
 
-from awa_py import migrate
-from awa_py.db import LOST, REFUSED, Database, OwnConnection, Schema, describe
+from awa_py.db import migrations
+from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Database, OwnConnection, Schema, describe
 from awa_py.errors import AwaError
 from awa_py.maintenance.cleanup import DAYS_AHEAD
-from awa_py.store.maintain import make_partitions
+from awa_py.store.maintenance import make_partitions
 from awa_py.store.session import Session
 
 PREFIX = "awa_bench_"
@@ -42,7 +42,7 @@ async def scratch_schema(url: str) -> AsyncIterator[Database]:
     database = Database(url, Schema(f"{PREFIX}{secrets.token_hex(4)}"))
     await (await database.connect_or_explain(ROLE)).close()  # where nobody answers there is nothing to remove
     try:
-        await migrate.migrate(database)
+        await migrations.migrate(database)
         async with _keeper(database) as connection:  # a day begins with its partition
             await make_partitions(Session(connection, database.schema), days_ahead=DAYS_AHEAD)
         yield database
@@ -55,13 +55,13 @@ async def fill(database: Database, *, completed: int, scheduled: int) -> None:
     async with _keeper(database) as connection:
         for statement, rows in ((FINISHED, completed), (FAR_FUTURE, scheduled)):
             if rows:
-                await connection.execute(database.schema.put_into(statement), rows)
+                await connection.execute(database.schema.qualify(statement), rows)
 
 
 async def tidy(database: Database) -> None:
     """The state of a quiet night: vacuumed, analyzed, nothing left to write. What comes next pays for itself only."""
     async with _keeper(database) as connection:
-        tables = await connection.fetchval(database.schema.put_into(TABLES))
+        tables = await connection.fetchval(database.schema.qualify(TABLES))
         await connection.execute(f"VACUUM (ANALYZE) {tables}")
         try:
             await connection.execute("CHECKPOINT")
@@ -72,7 +72,7 @@ async def tidy(database: Database) -> None:
 @asynccontextmanager
 async def pinned_snapshot(database: Database) -> AsyncIterator[None]:
     """Somebody's forgotten transaction: while it is open, vacuum removes nothing that it could still see."""
-    count = database.schema.put_into("SELECT count(*) FROM awa.ready")
+    count = database.schema.qualify("SELECT count(*) FROM awa.ready")
     async with (
         _keeper(database, idle_in_transaction_session_timeout="0") as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
@@ -100,7 +100,7 @@ async def _drop(database: Database) -> None:
             await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
         finally:
             await connection.close()
-    except (*LOST, *REFUSED, asyncpg.PostgresError) as error:
+    except (*CONNECTION_LOST, *CONNECTION_REFUSED, asyncpg.PostgresError) as error:
         typer.echo(f"awa: cannot remove the scratch schema; DROP SCHEMA {name} CASCADE ({describe(error)})", err=True)
 
 

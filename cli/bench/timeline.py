@@ -5,7 +5,7 @@ from datetime import timedelta
 from statistics import median
 
 import awa_py as awa
-from awa_py.config import Settings
+from awa_py.settings import Settings
 
 from .race import Finish, Race
 from .report import Report

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from awa_py.loops import cancel
+from awa_py.background import cancel
 
 from ..progress import Progress
 from .meter import REPORTED_S

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from awa_py import migrate
-from awa_py.db import LOST, Database, Schema
+from awa_py.background import wait_for_event
+from awa_py.db import migrations
+from awa_py.db.connections import CONNECTION_LOST, Database, Schema
 from awa_py.errors import AwaError
-from awa_py.job import State
-from awa_py.loops import wait_for_any
+from awa_py.model.job import State
 from awa_py.store.session import Session
 
 from ..environment import Environment
@@ -120,7 +120,7 @@ async def _play(
             view.show(scene)
             workers.check()
             over = seconds is not None and time.monotonic() - began + TICK_S > seconds
-            if over or await wait_for_any(stopping, TICK_S):
+            if over or await wait_for_event(stopping, TICK_S):
                 return ending_of(scene, chronicle, killed_at_s=stage.killed_at_s)
 
 
@@ -152,12 +152,12 @@ async def _schema(database: Database) -> AsyncIterator[str]:
                 f"the schema {SCHEMA.name} exists: another demo runs in this database, or was killed there; "
                 f"then drop it: DROP SCHEMA {SCHEMA.name} CASCADE"
             )
-        await migrate.migrate(database)
+        await migrations.migrate(database)
         try:
             version = connection.get_server_version()
             yield f"{version.major}.{version.minor}"
         finally:
-            with suppress(*LOST):  # a server that is gone has no schema either
+            with suppress(*CONNECTION_LOST):  # a server that is gone has no schema either
                 await connection.execute(f"DROP SCHEMA {SCHEMA.name} CASCADE")
     finally:
         await connection.close()

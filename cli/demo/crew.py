@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from awa_py.db import Database
-from awa_py.loops import wait_for_any
+from awa_py.background import wait_for_event
+from awa_py.db.connections import Database
 from awa_py.store import queues
 from awa_py.store.session import Session
 
@@ -41,7 +41,7 @@ class Crew:
             return len(await queues.list_workers(session, staleness=STALENESS)) >= WORKERS
 
         async def stopped() -> bool:
-            return await wait_for_any(stopping, LOOK_EVERY_S)
+            return await wait_for_event(stopping, LOOK_EVERY_S)
 
         return await self._supervisor.wait_until(all_are_there, stopped)
 

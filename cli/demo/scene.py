@@ -8,14 +8,14 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from awa_py.job import Job, State
+from awa_py.model.job import Job, State
 from awa_py.store import election, jobs, queues, schedules
 from awa_py.store.election import Leader
 from awa_py.store.jobs import Counts
 from awa_py.store.queues import QueueRow, WorkerRow
 from awa_py.store.schedules import ScheduleRow
 from awa_py.store.session import Session
-from awa_py.wording import ordinal
+from awa_py.text import ordinal
 
 RATE_WINDOW = timedelta(seconds=5)
 

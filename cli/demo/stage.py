@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from awa_py.db import Database
-from awa_py.job import Job, NewJob, State
+from awa_py.db.connections import Database
+from awa_py.model.job import Job, NewJob, State
 from awa_py.store.session import Session
 
 from .jobs import app, count_click, long_report, resize_image, send_receipt

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from awa_py.job import Job, State
+from awa_py.model.job import Job, State
 
 from ..output import sparkline
 from .scene import Event, Scene, Tone, name
@@ -74,7 +74,7 @@ class Lines:
 
 
 @dataclass(slots=True)
-class Pulse:
+class LoopMonitor:
     """How many jobs a queue completed between scenes."""
 
     done: int | None = None
@@ -101,7 +101,7 @@ class Screen:
         self._database = database
         self._seconds = seconds
         self._events: deque[Event] = deque(maxlen=200)
-        self._pulses: dict[str, Pulse] = {}
+        self._pulses: dict[str, LoopMonitor] = {}
         self._shown_at_s = 0.0
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
 
@@ -119,7 +119,7 @@ class Screen:
 
     def show(self, scene: Scene) -> None:
         for queue in scene.queues:
-            pulse = self._pulses.setdefault(queue.name, Pulse())
+            pulse = self._pulses.setdefault(queue.name, LoopMonitor())
             pulse.beat(queue.counts.get(State.COMPLETED, 0), scene.at_s - self._shown_at_s)
         self._shown_at_s = scene.at_s
         parts = [self._header(scene), self._figures(scene), self._work(scene), self._log(), self._footer()]

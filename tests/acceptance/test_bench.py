@@ -14,7 +14,7 @@ import psutil
 import pytest
 from awa_cli.bench.meter import Meter, metered
 
-from awa_py.db import Connection, Database
+from awa_py.db.connections import Connection, Database
 from tests.acceptance.conftest import Awa
 from tests.processes import eventually
 from tests.terminal import seen_on

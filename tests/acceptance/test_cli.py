@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from awa_py.db import Connection
-from awa_py.migrate import migrations
+from awa_py.db.connections import Connection
+from awa_py.db.migrations import all_migrations
 from awa_py.store import queues
 from awa_py.store.finish import throttle_jobs
-from awa_py.store.heartbeat import WorkerInfo, beat_worker, remove_worker
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, remove_worker
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
 from tests.support import OWNER, insert_running
@@ -38,11 +38,11 @@ async def serve(session: Session, *queue_names: str, kinds: tuple[str, ...]) -> 
     """A worker in the registry that does nothing."""
     worker = WorkerInfo(id=OWNER, hostname="here", pid=7, version="1", queues=queue_names, kinds=kinds, concurrency=3)
     await remove_worker(session, OWNER)  # what it declares, it declares once
-    await beat_worker(session, worker)
+    await heartbeat_worker(session, worker)
 
 
 def test_version(bare_awa: Awa) -> None:
-    assert bare_awa.ok("--version").out == f"awa {version('awa')}\n"
+    assert bare_awa.ok("--version").out == f"awa {version('awa-py')}\n"
 
 
 def test_every_help_has_an_example_and_fits_eighty_columns(bare_awa: Awa) -> None:
@@ -71,7 +71,7 @@ class TestMigrate:
         assert "nothing to do" in awa.ok("migrate").out
         assert awa.ok("migrate", "--json").json == []
         steps = awa.ok("migrate", "--status", "--json").json
-        assert [step["version"] for step in steps] == [migration.version for migration in migrations()]
+        assert [step["version"] for step in steps] == [migration.version for migration in all_migrations()]
         assert all(datetime.fromisoformat(step["applied_at"]).tzinfo for step in steps)
 
     def test_sql_needs_no_database(self, bare_awa: Awa) -> None:

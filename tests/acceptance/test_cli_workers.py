@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from awa_py.model.worker_name import short_id
 from awa_py.store import queues
-from awa_py.store.heartbeat import WorkerInfo, beat_worker
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
-from awa_py.worker.name import short_id
 from tests.acceptance.conftest import Awa
 from tests.support import OWNER, insert_queue, insert_running, new_owner, seconds
 
@@ -53,7 +53,7 @@ async def enter(session: Session, label: str | None, **more: Any) -> WorkerInfo:
         label=label,
         limits=(2,),
     )
-    await beat_worker(session, worker, **more)
+    await heartbeat_worker(session, worker, **more)
     return worker
 
 

@@ -17,8 +17,8 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, NewJob, State
-from awa_py.config import database_url as checked_url
-from awa_py.db import Database, Schema
+from awa_py.db.connections import Database, Schema
+from awa_py.settings import database_url as checked_url
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
 from tests.processes import FAST, eventually, processes
@@ -264,7 +264,7 @@ class TestErrorsAtTheEnqueue:
         async with app:
             (job,) = await app.enqueue_many([new])
             found = await app.get(job.id)
-        said = [repr(each) for each in (new, new.terms, new.unique, job, found, app.database, app)]
+        said = [repr(each) for each in (new, new.spec, new.unique, job, found, app.database, app)]
         assert "kind='work'" in repr(found)
         secret.assert_hidden(*said)
 

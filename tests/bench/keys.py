@@ -13,10 +13,10 @@ import sys
 from contextlib import ExitStack
 
 import awa_py as awa
-from awa_py import migrate
-from awa_py.db import Connection, Database, Schema
+from awa_py.background import cancel
+from awa_py.db import migrations
+from awa_py.db.connections import Connection, Database, Schema
 from awa_py.embedded import EmbeddedPostgres
-from awa_py.loops import cancel
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
 from tests.pages import snapshot_held
@@ -77,7 +77,7 @@ async def watch(url: str, seen: list[int]) -> None:
 
 async def measure(url: str, jobs: int, rounds: int) -> None:
     database = Database(url, Schema())
-    await migrate.migrate(database)
+    await migrations.migrate(database)
     connection = await database.connect("bench")
     seen: list[int] = []
     watching = asyncio.create_task(watch(url, seen))

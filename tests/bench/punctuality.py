@@ -10,8 +10,8 @@ import statistics
 import sys
 
 import awa_py as awa
-from awa_py import migrate
-from awa_py.db import Database, Schema
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
 from awa_py.embedded import EmbeddedPostgres
 
 LATENESS_MS = """
@@ -21,7 +21,7 @@ LATENESS_MS = """
 
 
 async def measure(url: str, jobs: int) -> list[float]:
-    await migrate.migrate(Database(url, Schema()))
+    await migrations.migrate(Database(url, Schema()))
     app = awa.App(url)
 
     @app.job

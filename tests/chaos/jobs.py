@@ -6,7 +6,7 @@ import os
 import time
 
 import awa_py as awa
-from awa_py.loops import LoopThread
+from awa_py.background import LoopThread
 
 app = awa.App()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import awa_py as awa
-from awa_py import migrate
-from awa_py.db import LOST, REFUSED, Database, Schema
+from awa_py.db import migrations
+from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Database, Schema
 from awa_py.embedded import EmbeddedPostgres, ShutdownMode
-from awa_py.job import State
+from awa_py.model.job import State
 from awa_py.store.finish import complete_jobs
-from awa_py.store.heartbeat import beat_jobs
+from awa_py.store.heartbeat import renew_leases
 from tests.chaos import jobs
 from tests.processes import FAST, eventually, processes
 from tests.support import another_session, claim, look, new_owner, put_one
@@ -36,7 +36,7 @@ async def enqueue_for_ever(app: awa.App, stop: asyncio.Event) -> list[int]:
     while not stop.is_set():
         try:
             acknowledged += [job.id for job in await app.enqueue_many([jobs.quick.new() for _ in range(BATCH)])]
-        except (*LOST, *REFUSED):
+        except (*CONNECTION_LOST, *CONNECTION_REFUSED):
             await asyncio.sleep(0.2)
         await asyncio.sleep(0.02)
     return acknowledged
@@ -46,7 +46,7 @@ async def enqueue_for_ever(app: awa.App, stop: asyncio.Event) -> list[int]:
 async def test_everything_goes_on_after_postgresql_was_away(
     server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ShutdownMode, down_s: int
 ) -> None:
-    await migrate.migrate(Database(server.url, Schema()))
+    await migrations.migrate(Database(server.url, Schema()))
     monkeypatch.setenv("AWA_DATABASE_URL", server.url)
     patient = {**FAST, "AWA_HEARTBEAT_STALENESS": "60s", "AWA_HEARTBEAT_INTERVAL": "5s"}
     with processes(tmp_path, server.url, patient) as awa_processes:
@@ -81,7 +81,7 @@ async def test_a_claim_that_a_crash_took_back_is_anothers_and_the_first_one_chan
     server: EmbeddedPostgres,
 ) -> None:
     database = Database(server.url, Schema())
-    await migrate.migrate(database)
+    await migrations.migrate(database)
     async with another_session(database) as session:
         await session.connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")  # nobody else flushes a claim
         await session.connection.execute("SELECT pg_reload_conf()")
@@ -96,7 +96,7 @@ async def test_a_claim_that_a_crash_took_back_is_anothers_and_the_first_one_chan
         assert (await look(session, job_id)).state is State.AVAILABLE
         (row,) = await claim(session, worker_id=second)
         assert (row["id"], row["lease"]) == (lost["id"], lost["lease"])
-        assert await beat_jobs(session, first, [job_id], [lost["lease"]]) == {}
+        assert await renew_leases(session, first, [job_id], [lost["lease"]]) == {}
         assert await complete_jobs(session, first, [job_id], [lost["lease"]], None, keep=True) == set()
         assert await complete_jobs(session, second, [job_id], [row["lease"]], None, keep=True) is None
         assert (await look(session, job_id)).worker_id == second

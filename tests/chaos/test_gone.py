@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import awa_py as awa
-from awa_py import migrate
-from awa_py.db import Database, Schema
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
 from awa_py.embedded import EmbeddedPostgres
 from tests.chaos import jobs
 from tests.processes import Process, Processes, eventually, processes
@@ -125,7 +125,7 @@ async def test_nobody_is_gone_after_postgresql_was_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     with EmbeddedPostgres() as server:
-        await migrate.migrate(Database(server.url, Schema()))
+        await migrations.migrate(Database(server.url, Schema()))
         monkeypatch.setenv("AWA_DATABASE_URL", server.url)
         with processes(tmp_path, server.url, {}) as started:
             worker = started.worker()

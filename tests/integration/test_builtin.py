@@ -17,12 +17,12 @@ import pytest
 import uvloop
 
 from awa_py import App, ConfigError, Job, State, Throttled
-from awa_py.builtin import add_builtin, keeper
+from awa_py.builtin import add_builtin, command_runner
 from awa_py.builtin.commands import Commands
 from awa_py.builtin.echo import noop_echo
 from awa_py.maintenance.unserved import Unserved
-from awa_py.metrics import Metrics
-from awa_py.outcome import Fail
+from awa_py.model.outcomes import Fail
+from awa_py.observability.metrics import Metrics
 from awa_py.store.session import Session
 from tests.programs import FAMILIES, MARK, Root
 from tests.support import ago, drain, eventually, insert, look, run_one, seconds, working
@@ -418,14 +418,14 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
             (command,) = root.processes()
             parent = command.parent()
             assert parent is not None
-            assert keeper.__file__ in parent.cmdline()
+            assert command_runner.__file__ in parent.cmdline()
             os.kill(parent.pid, 9)
             await eventually(lambda: is_state(app, job.id, State.FAILED))
             assert error(await app.get(job.id)) == "the command's keeper was ended: no output"
             await eventually(lambda: root.processes() == [])
 
     def test_a_worker_that_changes_its_mind_early_starts_nothing(self, root: Root) -> None:
-        with keeping(root, worker=os.getpid(), then=keeper.STOP) as process:
+        with keeping(root, worker=os.getpid(), then=command_runner.STOP) as process:
             assert process.wait(30) == 0
         assert not root.note("ran")()
 
@@ -466,7 +466,9 @@ def keeping(root: Root, *, worker: int, said: str = "all", then: bytes = b"") ->
     env = {MARK: root.mark}
     orders = json.dumps({"root": str(root.path), "argv": argv, "env": env, "cwd": None, "stdin": None}).encode() + b"\n"
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper.__file__, str(worker)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-I", "-S", command_runner.__file__, str(worker)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdin is not None
         process.stdin.write({"all": orders, "half": orders[:20], "nothing": b""}[said] + then)

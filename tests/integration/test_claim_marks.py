@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from awa_py.db import Database, Record
+from awa_py.db.connections import Database, Record
 from awa_py.store.claim import PRIORITIES, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
-from awa_py.worker.cursor import SLACK
+from awa_py.worker.claiming.cursor import SLACK
 from tests.pages import snapshot_held, undone
 from tests.support import OWNER, claim, count, insert, insert_queue
 

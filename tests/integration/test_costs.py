@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from awa_py import App, BatchJob, Settings
-from awa_py.db import STEADY_PLANS, Database
+from awa_py.db.connections import STABLE_PLANS, Database
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
 from awa_py.store.claim import PRIORITIES
-from awa_py.store.finish import bury_jobs, complete_jobs, fail_attempts, release_jobs, snooze_jobs, throttle_jobs
-from awa_py.store.heartbeat import beat_jobs
+from awa_py.store.finish import complete_jobs, discard_jobs, fail_attempts, release_jobs, snooze_jobs, throttle_jobs
+from awa_py.store.heartbeat import renew_leases
 from awa_py.store.session import Session, statement
 from tests.support import (
     OWNER,
@@ -169,11 +169,11 @@ async def finish_all(session: Session, ids: list[int], how: str) -> None:
         case "throttle":
             await throttle_jobs(session, OWNER, ids, leases, ["429"] * len(ids))
         case "bury":
-            await bury_jobs(session, OWNER, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
+            await discard_jobs(session, OWNER, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
         case "release":
             await release_jobs(session, OWNER, ids, leases)
         case "beat":
-            await beat_jobs(session, OWNER, ids, leases)
+            await renew_leases(session, OWNER, ids, leases)
 
 
 class TestABatch:
@@ -181,7 +181,7 @@ class TestABatch:
 
     @pytest.fixture
     async def counting(self, door: Counted) -> AsyncIterator[Session]:
-        async with another_session(door.app.database, **STEADY_PLANS) as session:
+        async with another_session(door.app.database, **STABLE_PLANS) as session:
             await session.connection.fetch("SELECT $1::bigint[]", [1])  # what asyncpg has to ask once, it asks now
             yield session
 
@@ -293,7 +293,7 @@ class TestWAL:
     async def test_a_job_writes_no_more_than_its_rows_and_their_index_entries(self, database: Database) -> None:
         claims: list[tuple[float, float]] = []
         completions: list[tuple[float, float]] = []
-        async with another_session(database, **STEADY_PLANS) as session:
+        async with another_session(database, **STABLE_PLANS) as session:
             for _ in range(self.ROUNDS):
                 ids = await insert(session, "ready", self.SIZE, args='{"n": 12345}')
                 priorities = f"'{{{','.join(map(str, PRIORITIES))}}}'"

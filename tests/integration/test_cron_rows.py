@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from awa_py import App, State
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.maintenance.cron import evaluate, sync
-from awa_py.registry import CronDefinition
+from awa_py.model.registry import CronDefinition
 from awa_py.store.schedules import (
     ScheduleRow,
     delete_schedule,

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from awa_py import DatabaseUnavailable, Settings, migrate
-from awa_py.db import Connection, Database, Schema
-from awa_py.doctor import CHECKS, Finding, Level, examine, patient
+from awa_py import DatabaseUnavailable, Settings
+from awa_py.db import migrations
+from awa_py.db.connections import Connection, Database, Schema
+from awa_py.db.migrations import Migration, all_migrations
+from awa_py.doctor import CHECKS, Finding, Level, context, examine
 from awa_py.doctor.schema import snapshot
-from awa_py.migrate import Migration, migrations
 from awa_py.store import election, queues, schedules
-from awa_py.store.heartbeat import WorkerInfo, beat_worker
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
 from tests.integration.test_migrate import with_user
 from tests.snapshot import FILE, take, text
@@ -67,7 +68,7 @@ async def serve(session: Session, *queue_names: str, kinds: tuple[str, ...] = ("
     worker = WorkerInfo(
         id=new_owner(), hostname="h", pid=7, version="1", queues=queue_names, kinds=kinds, concurrency=1
     )
-    await beat_worker(session, worker)
+    await heartbeat_worker(session, worker)
 
 
 class TestSchema:
@@ -77,7 +78,7 @@ class TestSchema:
     @pytest.mark.parametrize("name", ["awa", "My Jobs", "jobs", "default", "user"])
     async def test_a_fresh_schema_of_any_name_is_as_it_should_be(self, fresh_database_url: str, name: str) -> None:
         database = Database(fresh_database_url, Schema(name))
-        await migrate.migrate(database)
+        await migrations.migrate(database)
         assert await look(database, "schema.version", "schema.objects", "schema.partitions") == []
 
     @pytest.mark.parametrize("name", ["ready_order", "scheduled_run_at", "completed_id", "listening_worker"])
@@ -92,7 +93,7 @@ class TestSchema:
 
     async def test_a_dropped_index_in_a_schema_of_another_name(self, fresh_database_url: str) -> None:
         database = Database(fresh_database_url, Schema("My Jobs"))
-        await migrate.migrate(database)
+        await migrations.migrate(database)
         async with another_session(database) as session:
             await session.connection.execute('DROP INDEX "My Jobs".ready_order')
             await mend(session, await only(database, "schema.objects"))
@@ -170,15 +171,15 @@ class TestSchema:
         assert "awa migrate" in finding.do
         # What does not need it is looked at all the same.
         assert {each.check for each in found} > {"listen", "clock", "settings", "transactions"}
-        await migrate.migrate(database)
+        await migrations.migrate(database)
         assert await look(database, "schema.version") == []
 
     async def test_an_older_and_a_newer_schema(
         self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        newer = [*migrations(), Migration(version=9000, name="more", sql="SELECT 1;")]
+        newer = [*all_migrations(), Migration(version=9000, name="more", sql="SELECT 1;")]
         with monkeypatch.context() as patched:
-            patched.setattr("awa_py.migrate.migrations", lambda: newer)
+            patched.setattr("awa_py.db.migrations.all_migrations", lambda: newer)
             finding = await only(database, "schema.version")
             assert (finding.level, finding.do) == (Level.PROBLEM, "`awa migrate`")
             assert "needs 9000" in finding.says
@@ -563,7 +564,7 @@ class TestManners:
     async def test_what_takes_too_long_is_given_up(
         self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(patient.MANNERS, "statement_timeout", "100")
+        monkeypatch.setitem(context.MANNERS, "statement_timeout", "100")
         await session.connection.execute(
             "ALTER TABLE awa.cron RENAME TO real_cron; INSERT INTO awa.real_cron (name, expression, kind) "
             "VALUES ('slow', '@hourly', 'work'); "

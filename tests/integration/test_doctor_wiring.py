@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from awa_py import Settings
-from awa_py.db import Connection, Database
+from awa_py.db.connections import Connection, Database
 from awa_py.doctor import CHECKS, Finding, Level, examine
+from awa_py.doctor.connectivity import judge_clock, measure_skew
 from awa_py.doctor.finding import Notes
-from awa_py.doctor.wiring import judge_clock, measure_skew
 from tests.pooler import pooled
 from tests.support import another_session
 
@@ -61,7 +61,7 @@ async def test_a_direct_url_that_leads_elsewhere(database: Database, fresh_datab
 
 
 async def test_notifications_that_do_not_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("awa_py.doctor.wiring.ROUND_TRIP_S", 0.2)
+    monkeypatch.setattr("awa_py.doctor.connectivity.ROUND_TRIP_S", 0.2)
     async with pooled(database.url, shared=False, deaf=True) as url:
         found = await connection_findings(replace(database, url=url))
     assert found["pooler"].level is Level.OK

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from awa_py import App, ConfigError, InvalidArguments, InvalidJob, Job, NewJob, State, Unique
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import get_jobs
-from awa_py.store.maintain import sweep_unique_keys
+from awa_py.store.maintenance import sweep_unique_keys
 from awa_py.store.session import Session
 from tests.support import OWNER, ago, another_session, claim, count, insert, listen, look, put, states
 
@@ -235,7 +235,7 @@ class TestMany:
     async def test_what_is_too_much_for_a_message_goes_in_several_and_still_all_or_none(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("awa_py.producer.STATEMENT_BYTES", 100)
+        monkeypatch.setattr("awa_py.enqueue.enqueuer.STATEMENT_BYTES", 100)
         jobs = [app.new("work", {"text": "x" * 60}) for _ in range(10)]
         assert len(await app.enqueue_many(jobs)) == 10
         with pytest.raises(InvalidJob):

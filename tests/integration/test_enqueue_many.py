@@ -9,10 +9,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from awa_py import App, InvalidJob, NewJob, State, Unique, migrate
-from awa_py.db import Database, Schema
-from awa_py.job import Terms
-from awa_py.producer import MANY
+from awa_py import App, InvalidJob, NewJob, State, Unique
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
+from awa_py.enqueue.enqueuer import MANY
+from awa_py.model.job import JobSpec
 from awa_py.store.copy import USUAL
 from awa_py.store.session import Session
 from tests.support import another_session, count, listen, states
@@ -74,11 +75,11 @@ async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session)
                 f"{filled_in} WHERE attrelid = $1::regclass AND attname = $2", table, column
             )
             assert default.removesuffix("::text").strip("'") == text
-    terms = Terms(kind="any")
+    spec = JobSpec(kind="any")
     assert {
-        "queue": terms.usual_queue,
-        "priority": str(terms.priority),
-        "max_attempts": str(terms.max_attempts),
+        "queue": spec.usual_queue,
+        "priority": str(spec.priority),
+        "max_attempts": str(spec.max_attempts),
     } == USUAL
 
 
@@ -221,7 +222,7 @@ async def test_one_wake_up_a_queue_and_one_for_what_is_due_soon(app: App, sessio
 
 async def test_in_a_schema_of_another_name(fresh_database_url: str) -> None:
     database = Database(fresh_database_url, Schema("My Jobs"))
-    await migrate.migrate(database)
+    await migrations.migrate(database)
     async with App(fresh_database_url, schema="My Jobs") as app:
         jobs = await app.enqueue_many([*many(app), *many(app, delay="1h")])
         assert await app.get(jobs[0].id) == jobs[0]

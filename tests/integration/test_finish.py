@@ -10,16 +10,16 @@ from awa_py import State
 from awa_py.store.claim import release_orphans
 from awa_py.store.finish import (
     Retried,
-    bury_jobs,
     complete_jobs,
+    discard_jobs,
     fail_attempts,
     release_jobs,
     snooze_jobs,
     throttle_jobs,
 )
-from awa_py.store.heartbeat import WorkerInfo, beat_jobs, beat_worker, list_cancel_requests, update_progress
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, list_cancel_requests, renew_leases, update_progress
 from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
-from awa_py.store.maintain import promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
+from awa_py.store.maintenance import promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
 from awa_py.store.queues import list_workers, set_queue
 from awa_py.store.session import Session
 from tests.support import (
@@ -50,9 +50,9 @@ FINISHES: dict[str, Finish] = {
     "fail": lambda session, job_id, lease: fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [None]),
     "snooze": lambda session, job_id, lease: snooze_jobs(session, OWNER, [job_id], [lease], [seconds(60)]),
     "throttle": lambda session, job_id, lease: throttle_jobs(session, OWNER, [job_id], [lease], ["429"]),
-    "bury": lambda session, job_id, lease: bury_jobs(session, OWNER, [job_id], [lease], [State.FAILED], ["why"]),
+    "bury": lambda session, job_id, lease: discard_jobs(session, OWNER, [job_id], [lease], [State.FAILED], ["why"]),
     "release": lambda session, job_id, lease: release_jobs(session, OWNER, [job_id], [lease]),
-    "beat": lambda session, job_id, lease: beat_jobs(session, OWNER, [job_id], [lease]),
+    "beat": lambda session, job_id, lease: renew_leases(session, OWNER, [job_id], [lease]),
     "progress": lambda session, job_id, lease: update_progress(session, OWNER, [job_id], [lease], ['{"fraction": 1}']),
 }
 
@@ -94,7 +94,7 @@ class TestTheGuard:
     async def test_answers_name_what_was_ours(self, session: Session) -> None:
         ours, lost = await insert_running(session, 2)
         pair = ([ours, lost], [1, 9])
-        assert await beat_jobs(session, OWNER, *pair) == {ours: False}
+        assert await renew_leases(session, OWNER, *pair) == {ours: False}
         assert await complete_jobs(session, OWNER, *pair, [None, None], keep=True) == {ours}
 
     async def test_all_ours_is_answered_shortly(self, session: Session) -> None:
@@ -246,7 +246,7 @@ class TestBury:
     @pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED])
     async def test_it_ends_whatever_attempts_are_left(self, session: Session, state: State) -> None:
         (job_id,) = await insert_running(session)
-        assert await bury_jobs(session, OWNER, [job_id], [1], [state], ["not wanted"]) == {job_id}
+        assert await discard_jobs(session, OWNER, [job_id], [1], [state], ["not wanted"]) == {job_id}
         job = await look(session, job_id)
         assert (job.state, job.attempt, job.errors[-1]["error"]) == (state, 1, "not wanted")
         assert job.finalized_at is not None
@@ -284,7 +284,7 @@ class TestCancel:
     async def test_a_running_job_is_asked_for_and_the_heartbeat_tells(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         assert await cancel_jobs(session, [job_id]) == {job_id: "requested"}
-        assert await beat_jobs(session, OWNER, [job_id], [1]) == {job_id: True}
+        assert await renew_leases(session, OWNER, [job_id], [1]) == {job_id: True}
         assert await list_cancel_requests(session, OWNER, [job_id], [1]) == [job_id]
         assert await list_cancel_requests(session, OWNER, [job_id], [2]) == []
         assert await list_cancel_requests(session, new_owner(), [job_id], [1]) == []
@@ -340,7 +340,7 @@ class TestRetryAndDelete:
         available, scheduled = await put_one(session), await put_one(session, delay=seconds(9))
         (completed, failed) = await insert_running(session, 2)
         await complete_jobs(session, OWNER, [completed], [1], [None], keep=True)
-        await bury_jobs(session, OWNER, [failed], [1], [State.FAILED], ["x"])
+        await discard_jobs(session, OWNER, [failed], [1], [State.FAILED], ["x"])
         everything = [available, scheduled, completed, failed]
         assert await delete_jobs(session, everything) == set(everything)
         assert await states(session) == {}
@@ -351,7 +351,7 @@ ODD = "a'; DROP TABLE awa.ready--"
 
 async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Session) -> None:  # D6
     worker = WorkerInfo(id=new_owner(), hostname=ODD, pid=1, version=ODD, queues=(ODD,), kinds=(ODD,), concurrency=1)
-    await beat_worker(session, worker)
+    await heartbeat_worker(session, worker)
     await set_queue(session, ODD, {"staleness": seconds(5)})
     (job_id,) = await insert(session, "ready", kind=ODD, queue=ODD)
     (row,) = await claim(session, queue=ODD, kinds=[ODD], worker_id=worker.id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, InvalidJob, Job, NewJob, State, Unique
-from awa_py.gather import MOST, Gatherer
+from awa_py.enqueue.group_commit import MOST, GroupCommit
 from awa_py.store.session import Session
 from tests.support import PATIENCE_S, eventually, states
 
@@ -212,13 +212,13 @@ async def test_however_many_wait_a_statement_has_its_limits(
     app: App, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    insert = Gatherer._insert
+    insert = GroupCommit._insert
 
-    async def watched(self: Gatherer, batch: Any) -> None:
+    async def watched(self: GroupCommit, batch: Any) -> None:
         sizes.append(len(batch))
         await insert(self, batch)
 
-    monkeypatch.setattr(Gatherer, "_insert", watched)
+    monkeypatch.setattr(GroupCommit, "_insert", watched)
     await asyncio.gather(*(app.enqueue("work") for _ in range(MOST + 11)))
     assert sizes == [MOST, 10]
     assert await states(session) == {"available": MOST + 11}

@@ -7,12 +7,12 @@ from datetime import datetime
 import pytest
 
 from awa_py import State
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.maintenance.rescue import GONE, GONE_LOOK_S, rescue_gone
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
 from awa_py.store.election import record_election
-from awa_py.store.heartbeat import WorkerInfo, beat_worker, hold_place
-from awa_py.store.maintain import Lost, rescue_lost_jobs
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
+from awa_py.store.maintenance import Lost, rescue_lost_jobs
 from awa_py.store.session import Session
 from tests.integration.test_registry import age, info
 from tests.support import another_session, count, eventually, insert_running, look, new_owner, seconds, states
@@ -36,7 +36,7 @@ async def holder(database: Database) -> AsyncIterator[Session]:
 async def killed(holder: Session, session: Session, jobs: int = 3) -> WorkerInfo:
     """A worker that held its lock, ran jobs, and ended without a word, a minute ago."""
     worker = info()
-    await beat_worker(holder, worker, locked_on=await hold_place(holder, worker.id))
+    await heartbeat_worker(holder, worker, locked_on=await lock_worker(holder, worker.id))
     await insert_running(session, jobs, worker_id=worker.id, silent_s=20)
     await holder.connection.close()
     await age(session, worker.id, 60)
@@ -106,7 +106,7 @@ class TestNotGone:
 
     async def test_whose_session_lives(self, holder: Session, session: Session) -> None:  # frozen, or cut off
         worker = info()
-        await beat_worker(holder, worker, locked_on=await hold_place(holder, worker.id))
+        await heartbeat_worker(holder, worker, locked_on=await lock_worker(holder, worker.id))
         await insert_running(session, 3, worker_id=worker.id)
         await age(session, worker.id, 60)
         await self.left_alone(session)
@@ -115,8 +115,8 @@ class TestNotGone:
         """That of its claims, while the heartbeat cannot connect again."""
         worker = info()
         async with another_session(database) as claims:
-            await hold_place(claims, worker.id)
-            await beat_worker(holder, worker, locked_on=await hold_place(holder, worker.id))
+            await lock_worker(claims, worker.id)
+            await heartbeat_worker(holder, worker, locked_on=await lock_worker(holder, worker.id))
             await insert_running(session, 3, worker_id=worker.id)
             await holder.connection.close()
             await age(session, worker.id, 60)
@@ -146,7 +146,7 @@ class TestNotGone:
     async def test_who_is_writing_its_row(self, holder: Session, session: Session, database: Database) -> None:
         worker = await killed(holder, session)
         async with another_session(database) as back, back.connection.transaction():
-            await beat_worker(back, worker)
+            await heartbeat_worker(back, worker)
             await self.left_alone(session)
 
 
@@ -155,7 +155,7 @@ class TestThePace:
         assert (await rescue_gone(session, metrics=Metrics())).pause_s == GONE.total_seconds()
         worker = info()
         began: datetime = await session.connection.fetchval("SELECT pg_postmaster_start_time()")
-        await beat_worker(session, worker, locked_on=began - seconds(1))
+        await heartbeat_worker(session, worker, locked_on=began - seconds(1))
         await age(session, worker.id, 4)
         pause_s = (await rescue_gone(session, metrics=Metrics())).pause_s
         assert pause_s is not None

@@ -14,15 +14,15 @@ from typing import Any, TypeAlias
 import pytest
 
 from awa_py import NewJob, Settings, State
-from awa_py.db import STEADY_PLANS, Database, Schema
+from awa_py.db.connections import STABLE_PLANS, Database, Schema
+from awa_py.enqueue.enqueuer import Enqueuer
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
-from awa_py.producer import Producer
-from awa_py.store import finish, heartbeat, maintain, schedules, shares
+from awa_py.observability.metrics import Metrics
+from awa_py.store import finish, heartbeat, maintenance, schedules, shares
 from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
-from awa_py.store.maintain import ReadyCursor
+from awa_py.store.maintenance import ReadyCursor
 from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401 (the large database)
 from tests.pages import undone
@@ -47,7 +47,7 @@ JOBS = 100
 
 @pytest.fixture
 async def big(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
-    async with another_session(Database(big_url, Schema()), **STEADY_PLANS) as session:
+    async with another_session(Database(big_url, Schema()), **STABLE_PLANS) as session:
         yield session
 
 
@@ -101,9 +101,12 @@ async def test_a_claim_where_nothing_waits(big: Session) -> None:
         ("fail", lambda s, ids, leases: finish.fail_attempts(s, OWNER, ids, leases, ["e"] * JOBS, [None] * JOBS)),
         ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, OWNER, ids, leases, [HOUR] * JOBS)),
         ("throttle", lambda s, ids, leases: finish.throttle_jobs(s, OWNER, ids, leases, ["429"] * JOBS)),
-        ("bury", lambda s, ids, leases: finish.bury_jobs(s, OWNER, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS)),
+        (
+            "bury",
+            lambda s, ids, leases: finish.discard_jobs(s, OWNER, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS),
+        ),
         ("release", lambda s, ids, leases: finish.release_jobs(s, OWNER, ids, leases)),
-        ("beat", lambda s, ids, leases: heartbeat.beat_jobs(s, OWNER, ids, leases)),
+        ("beat", lambda s, ids, leases: heartbeat.renew_leases(s, OWNER, ids, leases)),
     ],
 )
 async def test_whatever_becomes_of_running_jobs(big: Session, how: str, act: Callable[..., Awaitable[Any]]) -> None:
@@ -119,7 +122,7 @@ async def test_an_enqueue(default: Session) -> None:
     assert await pages(default, lambda s: enqueue_job(s, new(1)[0]), whole=FEW_ROWS) <= 20
     assert await pages(default, lambda s: enqueue_jobs(s, new(JOBS)), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
     assert (
-        await pages(default, lambda s: Producer().enqueue_many(s, new(1000)), whole=FEW_ROWS) <= A_STATEMENT + 10 * 1000
+        await pages(default, lambda s: Enqueuer().enqueue_many(s, new(1000)), whole=FEW_ROWS) <= A_STATEMENT + 10 * 1000
     )
     later = [NewJob(kind="work", delay=HOUR) for _ in range(JOBS)]
     assert await pages(default, lambda s: enqueue_jobs(s, later), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
@@ -142,12 +145,12 @@ async def test_a_workers_beat(big: Session) -> None:
     worker = heartbeat.WorkerInfo(
         id=new_owner(), hostname="h", pid=1, version="0", queues=("q1", "q2"), kinds=("work",), concurrency=1
     )
-    assert await pages(big, lambda s: heartbeat.beat_worker(s, worker, listening=True)) <= 100
+    assert await pages(big, lambda s: heartbeat.heartbeat_worker(s, worker, listening=True)) <= 100
 
 
 async def test_the_leaders_looks_at_the_registry(big: Session) -> None:
     registry = {"workers", "leader"}
-    assert await pages(big, lambda s: maintain.rescue_lost_jobs(s, silence=HOUR, limit=500), whole=registry) <= 200
+    assert await pages(big, lambda s: maintenance.rescue_lost_jobs(s, silence=HOUR, limit=500), whole=registry) <= 200
     assert await pages(big, lambda s: shares.list_shares(s, live=HOUR), whole={"workers", "slots"}) <= 200
 
 
@@ -159,7 +162,7 @@ async def test_the_look_for_queues_that_nobody_serves(big: Session) -> None:
 
 
 async def test_the_promotion(big: Session) -> None:
-    assert await pages(big, lambda s: maintain.promote_jobs(s, limit=JOBS)) <= A_STATEMENT + JOBS * A_JOB
+    assert await pages(big, lambda s: maintenance.promote_jobs(s, limit=JOBS)) <= A_STATEMENT + JOBS * A_JOB
 
 
 async def test_the_schedules(big: Session) -> None:
@@ -168,20 +171,20 @@ async def test_the_schedules(big: Session) -> None:
 
 
 async def test_the_leaders_rounds_where_there_is_nothing_to_do(big: Session) -> None:
-    assert await pages(big, lambda s: maintain.rescue_overdue_jobs(s, limit=500)) <= A_STATEMENT
-    assert await pages(big, lambda s: maintain.fail_expired_jobs(s, limit=500)) <= A_STATEMENT
-    assert await pages(big, lambda s: maintain.sweep_unique_keys(s, after="", limit=1000)) <= A_STATEMENT
+    assert await pages(big, lambda s: maintenance.rescue_overdue_jobs(s, limit=500)) <= A_STATEMENT
+    assert await pages(big, lambda s: maintenance.fail_expired_jobs(s, limit=500)) <= A_STATEMENT
+    assert await pages(big, lambda s: maintenance.sweep_unique_keys(s, after="", limit=1000)) <= A_STATEMENT
     # These read all queues, to learn what the least patient one says.
-    rescue, clean_up = maintain.rescue_stale_jobs, maintain.delete_dead_jobs
+    rescue, clean_up = maintenance.rescue_stale_jobs, maintenance.delete_dead_jobs
     assert await pages(big, lambda s: rescue(s, staleness=HOUR, limit=500), whole={"queues"}) <= 500
     assert await pages(big, lambda s: clean_up(s, retention=HOUR, limit=5000), whole={"queues"}) <= 500
-    assert await pages(big, lambda s: maintain.sweep_workers(s, staleness=HOUR), whole={"workers"}) <= 100
+    assert await pages(big, lambda s: maintenance.sweep_workers(s, staleness=HOUR), whole={"workers"}) <= 100
     window = {"after": ReadyCursor(), "limit": 500, "staleness": HOUR, "grace": HOUR}
-    assert await pages(big, lambda s: maintain.mark_unserved_jobs(s, **window)) <= 1000  # type: ignore[arg-type]
+    assert await pages(big, lambda s: maintenance.mark_unserved_jobs(s, **window)) <= 1000  # type: ignore[arg-type]
 
 
 async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(database: Database) -> None:
-    async with another_session(database, **STEADY_PLANS) as leader:
+    async with another_session(database, **STABLE_PLANS) as leader:
         day = "date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'"
         first, last = await leader.connection.fetchrow(  # type: ignore[misc]
             f"SELECT ({day} - interval '2 days')::text, ({day})::text"
@@ -190,14 +193,14 @@ async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(
             f"CREATE TABLE awa.completed_old PARTITION OF awa.completed FOR VALUES FROM ('{first}') TO ('{last}')"
         )
         await insert_completed(leader, 20_000, age_s=24 * 3600 + 60)
-        act = functools.partial(maintain.delete_completed_jobs, retention=24 * HOUR, limit=5000)
+        act = functools.partial(maintenance.delete_completed_jobs, retention=24 * HOUR, limit=5000)
         assert await pages(leader, act, whole={"queues", "completed_default"}) <= 100
 
 
 async def test_the_aging_of_what_waits(big: Session) -> None:
     """A step over five hundred queues: a few looks at the head of each of their lines, and no more."""
     walk = {"after": "", "queues": 500, "age": HOUR, "limit": JOBS}
-    assert await pages(big, lambda s: maintain.age_jobs(s, **walk)) <= 500 * 200  # type: ignore[arg-type]
+    assert await pages(big, lambda s: maintenance.age_jobs(s, **walk)) <= 500 * 200  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["rescue", "cleanup"])
@@ -217,7 +220,7 @@ async def test_claims_go_on_while_a_hundred_thousand_rows_move(
             assert len(await claim(session, limit=20)) == 20
             times_s.append(time.monotonic() - began)
 
-    async with another_session(database, **STEADY_PLANS) as leader, another_session(database, **STEADY_PLANS) as own:
+    async with another_session(database, **STABLE_PLANS) as leader, another_session(database, **STABLE_PLANS) as own:
         if name == "rescue":
             await insert_running(leader, total, silent_s=1000)
         else:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from awa_py import App, InvalidJob, Job, NewJob, State, Unique, migrate
+from awa_py import App, InvalidJob, Job, NewJob, State, Unique
+from awa_py.db import migrations
+from awa_py.enqueue.enqueuer import MANY
 from awa_py.maintenance.cron import evaluate, sync
-from awa_py.producer import MANY
-from awa_py.store.maintain import promote_jobs
+from awa_py.store.maintenance import promote_jobs
 from awa_py.store.schedules import trigger_schedule
 from awa_py.store.session import Session
 from tests.roles import installation
@@ -103,7 +104,7 @@ async def test_many_jobs(app: App, count: int) -> None:
 
 async def test_jobs_with_the_same_terms_may_have_a_key_or_none(app: App) -> None:
     keyed, plain = NewJob(kind="work", concurrency_key="k", concurrency_limit=2), NewJob(kind="work")
-    jobs = await app.enqueue_many([NewJob.on(keyed.terms, "{}"), keyed, plain] * MANY)
+    jobs = await app.enqueue_many([NewJob.on(keyed.spec, "{}"), keyed, plain] * MANY)
     assert [await stored(app, job) for job in jobs[-3:]] == [WITHOUT, ("k", 2, False), WITHOUT]
 
 
@@ -115,7 +116,7 @@ async def test_unique_jobs_take_their_keys_along(app: App) -> None:
 
 async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> None:
     async with installation(fresh_database_url) as installed:
-        await migrate.migrate(installed.database, roles=True)
+        await migrations.migrate(installed.database, roles=True)
         producer = await installed.login("producer")
         async with App(producer.url, schema=installed.name) as app:
             one = await app.enqueue("work", {"n": 1}, concurrency_key="k{n}", ordered=True)

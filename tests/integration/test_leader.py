@@ -12,12 +12,13 @@ from functools import partial
 
 import pytest
 
-from awa_py import App, migrate
-from awa_py.config import Settings
-from awa_py.db import Database, Schema
-from awa_py.maintenance.candidate import Candidate
+from awa_py import App
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
+from awa_py.maintenance.election import Candidate
 from awa_py.maintenance.task import Batch
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
+from awa_py.settings import Settings
 from awa_py.store.election import LOCK_KEY, get_leader, lock_key
 from awa_py.store.session import Session
 from tests.support import QUICK, FromNow, ago, count, eventually, insert, put_one, seconds, states
@@ -84,7 +85,7 @@ class TestElection:
     async def test_two_installations_in_one_database_have_a_leader_each(  # A2
         self, app: App, database_url: str, session: Session
     ) -> None:
-        await migrate.migrate(Database(database_url, Schema("My Jobs")))
+        await migrations.migrate(Database(database_url, Schema("My Jobs")))
         other = App(database_url, schema="My Jobs", settings=QUICK)
         async with standing(app) as here, standing(other) as there:
             await eventually(lambda: here.is_leader and there.is_leader)
@@ -283,7 +284,7 @@ class TestMaintenance:
         with caplog.at_level(logging.ERROR):
             async with standing(app) as candidate:
                 await eventually(lambda: "run `awa migrate`" in " ".join(candidate.problems()))
-                await migrate.migrate(Database(fresh_database_url, Schema()))
+                await migrations.migrate(Database(fresh_database_url, Schema()))
                 await eventually(lambda: candidate.is_leader)
                 assert candidate.problems() == []
         assert "cannot stand for election" in caplog.text

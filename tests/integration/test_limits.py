@@ -8,15 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from awa_py.db import Database, Record, Schema
+from awa_py.db.connections import Database, Record, Schema
 from awa_py.store.claim import PRIORITIES, Note, claim_jobs, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snooze_jobs
-from awa_py.store.maintain import promote_jobs
+from awa_py.store.maintenance import promote_jobs
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from awa_py.worker.cursor import SLACK, Cursor
-from awa_py.worker.orders import Orders, QueueOrders
-from awa_py.worker.taker import Taker
+from awa_py.worker.claiming.cursor import SLACK, Cursor
+from awa_py.worker.claiming.taker import Taker
+from awa_py.worker.directives import Directives, QueueDirectives
 from tests.support import (
     OWNER,
     ago,
@@ -433,7 +433,7 @@ async def test_who_was_passed_by_is_taken_as_soon_as_its_key_has_room(
     """Without a search, which may be long in coming beside an old snapshot."""
     monkeypatch.setattr("awa_py.store.claim.find_overlooked_jobs", None)
     taker = Taker(["default"], kinds=["work"], shown_kinds=[], worker_id=OWNER, timed=False)
-    taker.orders = Orders(queues={"default": QueueOrders(limited=True)})
+    taker.orders = Directives(queues={"default": QueueDirectives(limited=True)})
     cursor = Cursor()
     cursor.saw([], full=True, began=0.0, ended=1e9)  # no scan is due by itself
 

@@ -10,17 +10,17 @@ from uuid import UUID
 import pytest
 
 from awa_py import NewJob, Settings, State
-from awa_py.db import STEADY_PLANS, Database
+from awa_py.db.connections import STABLE_PLANS, Database
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
 from awa_py.maintenance.task import Task, run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.maintenance.unserved import Unserved
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
 from awa_py.store.finish import complete_jobs
-from awa_py.store.heartbeat import WorkerInfo, beat_jobs, beat_worker
-from awa_py.store.maintain import (
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, renew_leases
+from awa_py.store.maintenance import (
     delete_completed_jobs,
     delete_dead_jobs,
     drop_partitions,
@@ -124,8 +124,8 @@ class TestPromote:  # A13
                     await asyncio.sleep(0.01)
 
         async with (
-            another_session(database, **STEADY_PLANS) as leader,
-            another_session(database, **STEADY_PLANS) as own,
+            another_session(database, **STABLE_PLANS) as leader,
+            another_session(database, **STABLE_PLANS) as own,
         ):
             draining = asyncio.create_task(drain(own))
             batches = 0
@@ -210,7 +210,7 @@ class TestRescueOfStaleJobs:
     async def test_a_beat_under_way_saves_the_job(self, session: Session, database: Database) -> None:
         (job_id,) = await insert_running(session, silent_s=100)
         async with another_session(database) as owner, owner.connection.transaction():
-            assert await beat_jobs(owner, OWNER, [job_id], [1]) == {job_id: False}
+            assert await renew_leases(owner, OWNER, [job_id], [1]) == {job_id: False}
             assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
         assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
 
@@ -405,7 +405,7 @@ class TestCleanupOfCompletedJobs:
         assert await delete_completed_jobs(session, retention=DAY, limit=100) == 3
 
     async def test_five_thousand_rows_go_in_one_batch_and_quickly(self, database: Database) -> None:
-        async with another_session(database, statement_timeout="10000", **STEADY_PLANS) as leader:
+        async with another_session(database, statement_timeout="10000", **STABLE_PLANS) as leader:
             await insert_completed(leader, 12_000, age_s=700)
             settings = Settings(completed_retention=seconds(600))
             assert await run_once(task("cleanup", settings), leader) == 12_000
@@ -452,7 +452,7 @@ class TestSweeps:
 
     async def test_silent_workers_go(self, session: Session) -> None:
         for _ in range(2):
-            await beat_worker(session, worker())
+            await heartbeat_worker(session, worker())
         await session.connection.execute(
             "UPDATE awa.workers SET heartbeat_at = now() - interval '901 seconds' "
             "WHERE id = (SELECT id FROM awa.workers LIMIT 1)"
@@ -484,15 +484,15 @@ class TestUnserved:  # F9
         assert metrics.registry.get_sample_value("awa_unserved_jobs_total", {"queue": "default"}) == 1
 
     async def test_served_kinds_are_left_alone(self, session: Session) -> None:
-        await beat_worker(session, worker())
+        await heartbeat_worker(session, worker())
         await insert(session, "ready", run_at=ago(10))
         assert (await self.unserved().run(session)).changed == 0
 
     async def test_a_worker_of_another_queue_or_kind_or_a_dead_one_does_not_serve(self, session: Session) -> None:
-        await beat_worker(session, worker(queue="other"))
-        await beat_worker(session, worker(kind="other"))
+        await heartbeat_worker(session, worker(queue="other"))
+        await heartbeat_worker(session, worker(kind="other"))
         dead = worker()
-        await beat_worker(session, dead)
+        await heartbeat_worker(session, dead)
         await session.connection.execute(
             "UPDATE awa.workers SET heartbeat_at = now() - interval '2 min' WHERE id = $1", dead.id
         )

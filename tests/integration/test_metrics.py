@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from awa_py import App, Context, Fail, Retry
-from awa_py.db import Database, Schema
-from awa_py.maintenance.candidate import Candidate
-from awa_py.maintenance.lookout import REST, Lookout
+from awa_py.db.connections import Database, Schema
+from awa_py.maintenance.election import Candidate
+from awa_py.maintenance.queue_gauges import REST, QueueGauges
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
-from awa_py.metrics import OTHERS, QUEUES_SHOWN, Metrics
-from awa_py.store import figures
+from awa_py.observability.metrics import OTHERS, QUEUES_SHOWN, Metrics
+from awa_py.store import queue_metrics
 from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401
 from tests.pages import undone
@@ -210,7 +210,7 @@ class TestLeader:
 
     async def test_what_it_is_behind_with(self, database: Database, session: Session) -> None:
         metrics = Metrics(watching=True)
-        lookout = Lookout(database, replace(WATCHED, failed_retention=DAY, completed_retention=DAY), metrics)
+        lookout = QueueGauges(database, replace(WATCHED, failed_retention=DAY, completed_retention=DAY), metrics)
         await lookout.look(session)
         assert value(metrics, "awa_due_lag_seconds") == value(metrics, "awa_stale_lag_seconds") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="dead") == 0
@@ -252,7 +252,7 @@ class TestLeader:
             "FROM generate_series(1, 1000) AS q, generate_series(1, CASE WHEN q <= 100 THEN 3 ELSE 1 END)"
         )
         metrics = Metrics(watching=True)
-        lookout = Lookout(database, WATCHED, metrics)
+        lookout = QueueGauges(database, WATCHED, metrics)
         await lookout.look(session)
         await lookout.look(session)
         families = {family.name: family.samples for family in metrics.registry.collect()}
@@ -267,15 +267,15 @@ class TestLeader:
         self, database: Database, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         counted: list[str] = []
-        count = figures.count_queue_jobs
+        count = queue_metrics.count_queue_jobs
 
         async def slow(session: Session, table: str) -> object:
             counted.append(table)
             await asyncio.sleep(2.0 if table == "ready" else 0)
             return await count(session, table)
 
-        monkeypatch.setattr(figures, "count_queue_jobs", slow)
-        lookout = Lookout(database, WATCHED, Metrics(watching=True))
+        monkeypatch.setattr(queue_metrics, "count_queue_jobs", slow)
+        lookout = QueueGauges(database, WATCHED, Metrics(watching=True))
         await lookout.look(session)
         assert lookout._rest_until["ready"] > time.monotonic() + REST
         await eventually(lambda: time.monotonic() > max(lookout._rest_until[t] for t in ("running", "dead")))
@@ -301,7 +301,7 @@ async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: 
     metrics = Metrics(watching=True)
     # Other tests claim there meanwhile: both counts are of one moment.
     async with another_session(database) as session, session.connection.transaction(isolation="repeatable_read"):
-        await Lookout(database, QUICK, metrics).look(session)
+        await QueueGauges(database, QUICK, metrics).look(session)
         rows = await session.connection.fetch(
             "SELECT queue, state, count(*) AS jobs FROM awa.jobs WHERE state <> 'completed' GROUP BY queue, state"
         )
@@ -325,7 +325,7 @@ async def test_what_is_read_every_interval_reads_few_pages_of_a_million(big_url:
     async with another_session(Database(big_url, Schema())) as session:
         for _ in range(2):
             async with undone(session) as touched:
-                queues = await figures.read_queues(session, staleness=seconds(90))
+                queues = await queue_metrics.read_queues(session, staleness=seconds(90))
                 spent = await touched()
         assert queues
         assert spent.total <= 40 * len(queues) + 200

@@ -7,10 +7,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from awa_py import App, ConfigError, SessionNotKept, State, migrate
-from awa_py.db import KEEPALIVE, STEADY_PLANS, Connection, Database, Schema
-from awa_py.pooler import PooledConnection, Pooling, pooling
-from awa_py.producer import MANY
+from awa_py import App, ConfigError, SessionNotKept, State
+from awa_py.db import migrations
+from awa_py.db.connections import KEEPALIVE, STABLE_PLANS, Connection, Database, Schema
+from awa_py.db.pooler import PooledConnection, Pooling, pooling
+from awa_py.enqueue.enqueuer import MANY
 from awa_py.store import election
 from awa_py.store.election import Leader
 from awa_py.store.session import Session
@@ -20,7 +21,7 @@ from tests.support import PATIENCE_S, QUICK, another_session, count, eventually,
 pytestmark = [pytest.mark.integration, needs_pgbouncer]
 
 # What PgBouncer is often told to swallow; it then connects, and the settings are gone.
-SWALLOWED = {"ignore_startup_parameters": ", ".join(["extra_float_digits", *KEEPALIVE, *STEADY_PLANS])}
+SWALLOWED = {"ignore_startup_parameters": ", ".join(["extra_float_digits", *KEEPALIVE, *STABLE_PLANS])}
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ async def test_a_session_through_a_transaction_pooler_is_refused_with_a_sentence
 
 
 async def test_two_urls_of_different_databases_are_refused(pooled: Bouncer, fresh_database_url: str) -> None:
-    await migrate.migrate(Database(fresh_database_url, Schema()))
+    await migrations.migrate(Database(fresh_database_url, Schema()))
     with pytest.raises(ConfigError, match="AWA_DIRECT_URL leads to another database than AWA_DATABASE_URL"):
         await App(pooled.url, direct_url=fresh_database_url).work(until_idle=True)
 
@@ -98,14 +99,14 @@ async def test_two_urls_of_different_databases_are_refused(pooled: Bouncer, fres
 async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str) -> None:
     with bouncer(database_url, size=1) as pooled:
         with pytest.raises(SessionNotKept):
-            await Database(pooled.url, Schema()).connect("test", STEADY_PLANS)
+            await Database(pooled.url, Schema()).connect("test", STABLE_PLANS)
         async with App(pooled.url) as app, app.pool.acquire() as connection:
             assert await connection.fetchval("SHOW enable_seqscan") == "on"
 
 
 async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
     with bouncer(database_url, mode="session", size=40) as pooled:
-        connection = await Database(pooled.url, Schema()).connect("test", STEADY_PLANS)
+        connection = await Database(pooled.url, Schema()).connect("test", STABLE_PLANS)
         assert await connection.fetchval("SHOW enable_seqscan") == "off"
         assert await connection.fetchval("SHOW tcp_keepalives_idle") in ("5", "0")  # 0: a socket of the same machine
         await connection.close()
@@ -178,8 +179,8 @@ async def test_what_others_left_in_a_session_is_left_alone(database_url: str) ->
 async def test_migrations_go_through_it_too(fresh_database_url: str) -> None:
     with bouncer(fresh_database_url, size=2) as pooled:
         database = Database(pooled.url, Schema())
-        await asyncio.gather(*(migrate.migrate(database) for _ in range(4)))
-        assert all(step.applied_at for step in await migrate.status(database))
+        await asyncio.gather(*(migrations.migrate(database) for _ in range(4)))
+        assert all(step.applied_at for step in await migrations.status(database))
 
 
 async def test_a_worker_with_a_direct_url_drains_what_comes_through_the_pooler(app: App, session: Session) -> None:

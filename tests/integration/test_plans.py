@@ -14,7 +14,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from awa_py.db import STEADY_PLANS, Database, OwnConnection, Schema
+from awa_py.db.connections import STABLE_PLANS, Database, OwnConnection, Schema
 from awa_py.store.finish import fail_attempts
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, insert_running
@@ -120,7 +120,7 @@ async def run(url: str, *commands: str) -> None:
 
 @pytest.fixture
 async def big(big_url: str) -> AsyncIterator[OwnConnection]:
-    connection = await Database(big_url, Schema()).connect("test", STEADY_PLANS)
+    connection = await Database(big_url, Schema()).connect("test", STABLE_PLANS)
     yield connection
     await connection.close()
 
@@ -209,9 +209,9 @@ class TestSteadyPlans:
             ("complete_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{null,null,null}}', true, 3"),
             ("snooze_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{1s,1s,1s}}'"),
             ("throttle_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{a,b,c}}'"),
-            ("bury_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{failed,failed,failed}}', '{{a,b,c}}'"),
+            ("discard_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{failed,failed,failed}}', '{{a,b,c}}'"),
             ("release_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
-            ("beat_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
+            ("renew_leases", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
             ("update_progress", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{null,null,null}}'"),
             ("list_cancel_requests", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
         ],
@@ -267,9 +267,9 @@ FINISHES = {
     "complete_jobs": f"'{{1}}', '{{1}}', '{OWNER}', NULL, true, 1",
     "release_jobs": f"'{{1}}', '{{1}}', '{OWNER}'",
     "snooze_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{1 s}}'",
-    "bury_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{failed}}', '{{no}}'",
+    "discard_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{failed}}', '{{no}}'",
     "throttle_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{no}}'",
-    "beat_jobs": f"'{{1}}', '{{1}}', '{OWNER}'",
+    "renew_leases": f"'{{1}}', '{{1}}', '{OWNER}'",
     "update_progress": f"'{{1}}', '{{1}}', '{OWNER}', '{{1}}'",
     "list_cancel_requests": f"'{{1}}', '{{1}}', '{OWNER}'",
 }
@@ -281,7 +281,7 @@ async def test_what_was_empty_once_is_not_gone_through_for_each_job(
     database: Database, name: str, generic: bool
 ) -> None:
     """Vacuum has seen an empty table, and notes it: a plan that is made then must be good for a full one too."""
-    connection = await database.connect("test", STEADY_PLANS)
+    connection = await database.connect("test", STABLE_PLANS)
     try:
         await connection.execute(
             "INSERT INTO awa.running (kind, lease, attempt, worker_id) "

@@ -2,10 +2,10 @@
 
 import pytest
 
-from awa_py.db import STEADY_PLANS, Database
+from awa_py.db.connections import STABLE_PLANS, Database
 from awa_py.maintenance.promote import BATCH, Promotion
 from awa_py.maintenance.task import Task, run_once
-from awa_py.store.maintain import promote_jobs_since
+from awa_py.store.maintenance import promote_jobs_since
 from awa_py.store.session import Session
 from tests.pages import snapshot_held, undone
 from tests.support import ago, another_session, count, insert, seconds, states
@@ -34,7 +34,7 @@ async def walked(session: Session, promotion: Promotion | None) -> int:
 
 async def test_promoted_jobs_are_not_walked_over_again(database: Database) -> None:
     promotion = Promotion()
-    async with another_session(database, **STEADY_PLANS) as leader, snapshot_held(database):
+    async with another_session(database, **STABLE_PLANS) as leader, snapshot_held(database):
         await insert_due(leader, 20_000, for_s=600)
         for _ in range(10):
             assert (await promotion.run(leader)).changed == BATCH
@@ -63,7 +63,7 @@ async def test_all_batches_of_a_backlog_cost_the_same(database: Database) -> Non
             "WHERE relname = 'scheduled'",
         )
 
-    async with another_session(database, **STEADY_PLANS) as leader, snapshot_held(database):
+    async with another_session(database, **STABLE_PLANS) as leader, snapshot_held(database):
         await insert_due(leader, 40_000, for_s=600)
         before = await read(leader)
         while (await promotion.run(leader)).again:

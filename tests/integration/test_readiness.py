@@ -3,7 +3,7 @@
 import asyncio
 
 from awa_py import App
-from awa_py.db import Database, Schema
+from awa_py.db.connections import Database, Schema
 from tests.support import QUICK, eventually, working
 
 

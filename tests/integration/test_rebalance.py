@@ -7,14 +7,14 @@ from uuid import UUID
 import pytest
 
 from awa_py import App
-from awa_py.db import STEADY_PLANS, Database
+from awa_py.db.connections import STABLE_PLANS, Database
 from awa_py.maintenance import rebalance
 from awa_py.maintenance.rebalance import NO_LIMITS_PAUSE_S, Rebalance
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
 from awa_py.store import shares
-from awa_py.store.heartbeat import beat_worker, remove_worker
+from awa_py.store.heartbeat import heartbeat_worker, remove_worker
 from awa_py.store.queues import command_workers, pause_queue, set_queue
 from awa_py.store.session import Session
 from awa_py.store.shares import Change
@@ -42,7 +42,7 @@ async def register(
     session: Session, *ids: UUID, queue: str = "email", limit: int = 100, concurrency: int = 100
 ) -> None:
     for worker_id in ids:
-        await beat_worker(session, info(queue, worker_id=worker_id, limits=(limit,), concurrency=concurrency))
+        await heartbeat_worker(session, info(queue, worker_id=worker_id, limits=(limit,), concurrency=concurrency))
 
 
 async def slots(session: Session, queue: str = "email") -> dict[int, int]:
@@ -118,7 +118,7 @@ class TestShares:  # F6
     async def test_two_leaders_agree(self, session: Session, database: Database) -> None:
         await insert_queue(session, "email", max_workers=10)
         await register(session, *IDS[:3])
-        async with another_session(database, **STEADY_PLANS) as other:
+        async with another_session(database, **STABLE_PLANS) as other:
             await asyncio.gather(*(Rebalance().run(each) for each in (session, other)))
         assert await slots(session) == {1: 4, 2: 3, 3: 3}
 
@@ -219,7 +219,7 @@ class TestALeader:
             worker_id = fetcher._worker_id  # type: ignore[attr-defined]
             heard.setdefault(worker_id, []).append(orders.queues["email"].slots)  # type: ignore[attr-defined]
 
-        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", obey)
+        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", obey)
         app = with_settings(database_url, QUICK)
         other: App = with_settings(database_url, QUICK)
         async with app, working(app, ["email"], maintenance=True) as one, working(other, ["email"]) as two:

@@ -9,13 +9,13 @@ from uuid import UUID
 import pytest
 
 from awa_py import App, Context, State, WorkerName
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.store import queues
-from awa_py.store.heartbeat import WorkerInfo, beat_worker, hold_place
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
 from awa_py.store.queues import WorkerRow, command_workers, list_workers, pause_queue
 from awa_py.store.session import Session
-from awa_py.worker.orders import Orders, QueueOrders, orders_of
-from awa_py.worker.service import Worker
+from awa_py.worker.directives import Directives, QueueDirectives, directives_from
+from awa_py.worker.worker import Worker
 from tests.pooler import pooled
 from tests.support import (
     PATIENCE_S,
@@ -53,11 +53,11 @@ def info(*queue_names: str, worker_id: UUID | None = None, concurrency: int = 10
     )
 
 
-async def orders(session: Session, worker: WorkerInfo, before: Orders | None = None, **more: Any) -> Orders:
-    return orders_of(await beat_worker(session, worker, **more), before or Orders())
+async def orders(session: Session, worker: WorkerInfo, before: Directives | None = None, **more: Any) -> Directives:
+    return directives_from(await heartbeat_worker(session, worker, **more), before or Directives())
 
 
-async def email(session: Session, worker: WorkerInfo) -> QueueOrders:
+async def email(session: Session, worker: WorkerInfo) -> QueueDirectives:
     return (await orders(session, worker)).queues["email"]
 
 
@@ -75,7 +75,7 @@ async def age(session: Session, worker_id: UUID, silent_s: float) -> None:
 class TestWhatABeatAnswers:  # F5
     async def test_a_queue_without_limits_says_nothing(self, session: Session) -> None:
         await insert_queue(session, "email")
-        assert await orders(session, info("email")) == Orders(queues={"email": QueueOrders()})
+        assert await orders(session, info("email")) == Directives(queues={"email": QueueDirectives()})
 
     async def test_a_paused_queue_has_no_slots(self, session: Session) -> None:
         worker = info()
@@ -91,11 +91,11 @@ class TestWhatABeatAnswers:  # F5
     async def test_the_leaders_share_counts(self, session: Session) -> None:
         worker = info()
         await insert_queue(session, "email", max_workers=10)
-        assert await email(session, worker) == QueueOrders(slots=10, limited=True)  # it is alone
+        assert await email(session, worker) == QueueDirectives(slots=10, limited=True)  # it is alone
         await session.connection.execute("INSERT INTO awa.slots VALUES ('email', $1, 3)", worker.id)
         assert (await email(session, worker)).slots == 3
         await session.connection.execute("UPDATE awa.queues SET max_workers = NULL")
-        assert await email(session, worker) == QueueOrders()  # a share that is left over is none
+        assert await email(session, worker) == QueueDirectives()  # a share that is left over is none
 
     @pytest.mark.parametrize(("others", "slots"), [(1, 5), (2, 4), (3, 3), (20, 1)])
     async def test_without_a_share_it_is_a_fair_part_never_the_whole(
@@ -103,29 +103,29 @@ class TestWhatABeatAnswers:  # F5
     ) -> None:
         await insert_queue(session, "email", max_workers=10)
         for _ in range(others):
-            await beat_worker(session, info())
+            await heartbeat_worker(session, info())
         assert (await email(session, info())).slots == slots
 
     async def test_only_live_workers_of_the_queue_that_take_jobs_count(self, session: Session) -> None:
         await insert_queue(session, "email", max_workers=10)
         silent = info()
         for each in (info("other"), silent):
-            await beat_worker(session, each)
-        await beat_worker(session, info(), quiet=True)
-        await beat_worker(session, info(), stopping=True)
+            await heartbeat_worker(session, each)
+        await heartbeat_worker(session, info(), quiet=True)
+        await heartbeat_worker(session, info(), stopping=True)
         await age(session, silent.id, 9)
         assert (await email(session, info())).slots == 10
 
     async def test_a_rate_is_told(self, session: Session) -> None:
         worker = info()
         await insert_queue(session, "email", rate_jobs=30, rate_period=seconds(60))
-        assert await email(session, worker) == QueueOrders(limited=True, rate=0.5)
+        assert await email(session, worker) == QueueDirectives(limited=True, rate=0.5)
 
     async def test_a_missing_row_changes_nothing(self, session: Session) -> None:
         worker = info("email", "other")
         await insert_queue(session, "other")
         before = await orders(session, worker)
-        assert before.queues == {"other": QueueOrders()}
+        assert before.queues == {"other": QueueDirectives()}
         await pause_queue(session, "email", paused=True)
         paused = await orders(session, worker, before)
         await session.connection.execute("DELETE FROM awa.queues WHERE name = 'email'")
@@ -150,7 +150,7 @@ class TestWhatABeatAnswers:  # F5
     async def test_a_beat_writes_its_row_in_place(self, session: Session) -> None:
         worker = info(limits=(7,), label="mail-worker-a")
         for _ in range(20):
-            await beat_worker(session, worker)
+            await heartbeat_worker(session, worker)
         (row,) = await list_workers(session, staleness=LIVE)
         assert (row.label, row.limits, row.quiet, row.stopping, row.locked_on) == (
             "mail-worker-a",
@@ -166,7 +166,7 @@ class TestTheList:
     async def test_it_counts_jobs_and_shows_the_parts(self, session: Session) -> None:
         one, two = info(), info()
         for each in (one, two):
-            await beat_worker(session, each)
+            await heartbeat_worker(session, each)
         await insert_queue(session, "email", max_workers=10)
         await insert_running(session, 3, worker_id=one.id)
         await session.connection.execute("INSERT INTO awa.slots VALUES ('email', $1, 4)", two.id)
@@ -185,9 +185,9 @@ class TestTheLock:
             return await count(session.connection, holders, str(worker_id)) == sessions
 
         async with another_session(database) as first, another_session(database) as second:
-            began = await hold_place(first, worker_id)
+            began = await lock_worker(first, worker_id)
             assert began == await session.connection.fetchval("SELECT pg_postmaster_start_time()")
-            assert await hold_place(second, worker_id) == began
+            assert await lock_worker(second, worker_id) == began
             assert await held_by(2)
             await first.connection.close()
             await eventually(lambda: held_by(1))
@@ -258,22 +258,22 @@ class TestAWorker:
     async def test_it_has_its_orders_before_its_first_claim(  # F5
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        seen: list[Orders] = []
-        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        seen: list[Directives] = []
+        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
         await insert_queue(session, "email", max_workers=10)
-        await beat_worker(session, info())
+        await heartbeat_worker(session, info())
         async with app, working(app, ["email"]):
             await eventually(lambda: seen)
-        assert seen[0].queues == {"email": QueueOrders(slots=5, limited=True)}
+        assert seen[0].queues == {"email": QueueDirectives(slots=5, limited=True)}
 
     @pytest.mark.parametrize("deaf", [False, True], ids=["woken", "by looking"])
     async def test_it_hears_of_a_change_and_not_of_none(  # F5
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch, deaf: bool
     ) -> None:
-        seen: list[Orders] = []
-        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        seen: list[Directives] = []
+        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
         if deaf:
-            monkeypatch.setattr("awa_py.notify.Listener._on_notification", lambda *_: None)
+            monkeypatch.setattr("awa_py.db.listener.Listener._on_notification", lambda *_: None)
         async with app, working(app, ["email"]):
             await eventually(lambda: seen)
             await pause_queue(session, "email", paused=True)
@@ -288,8 +288,8 @@ class TestAWorker:
     async def test_a_failed_look_changes_nothing(  # F5
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        seen: list[Orders] = []
-        monkeypatch.setattr("awa_py.worker.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        seen: list[Directives] = []
+        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
         await pause_queue(session, "email", paused=True)
         async with app, working(app, ["email"]):
             await eventually(lambda: seen)
@@ -306,7 +306,7 @@ class TestAWorker:
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch, deaf: bool
     ) -> None:
         if deaf:
-            monkeypatch.setattr("awa_py.notify.Listener._on_notification", lambda *_: None)
+            monkeypatch.setattr("awa_py.db.listener.Listener._on_notification", lambda *_: None)
         gate = Gate()
 
         @app.job
@@ -416,7 +416,7 @@ async def test_commands_go_to_those_who_are_meant_and_to_the_leader(session: Ses
         await session.connection.add_listener(channel, lambda *args: heard.append(f"{args[2]} {args[3]}"))
     async with another_session(database) as other:
         for each in (one, two):
-            await beat_worker(other, each)
+            await heartbeat_worker(other, each)
         assert await queues.command_workers(other, [one.id, new_owner()], quiet=True) == {one.id}
         assert [(await row_of(other, each.id)).quiet for each in (one, two)] == [True, False]
     await eventually(lambda: len(heard) == 2)

@@ -7,14 +7,15 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from awa_py import App, Context, NotPermitted, Retry, SchemaError, State, migrate
-from awa_py.db import STEADY_PLANS, Connection, Database
+from awa_py import App, Context, NotPermitted, Retry, SchemaError, State
+from awa_py.db import migrations
+from awa_py.db.connections import STABLE_PLANS, Connection, Database
+from awa_py.db.migrations import Migration, all_migrations
+from awa_py.enqueue.enqueuer import MANY
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
-from awa_py.migrate import Migration, migrations
-from awa_py.producer import MANY
+from awa_py.observability.metrics import Metrics
 from awa_py.store import election
 from tests.roles import Installation, installation
 from tests.support import QUICK, another_session, count, eventually, insert_running, working
@@ -34,7 +35,7 @@ async def empty(fresh_database_url: str) -> AsyncIterator[Installation]:
 
 @pytest.fixture
 async def installed(empty: Installation) -> Installation:
-    await migrate.migrate(empty.database, roles=True)
+    await migrations.migrate(empty.database, roles=True)
     return empty
 
 
@@ -125,19 +126,19 @@ async def test_each_role_may_do_what_it_should_and_no_more(installed: Installati
 
 async def test_a_second_time_gives_the_same(installed: Installation) -> None:
     await installed.execute(f'GRANT ALL ON "{installed.name}".dead TO {installed.name}_producer, PUBLIC')
-    await migrate.migrate(installed.database, roles=True)
+    await migrations.migrate(installed.database, roles=True)
     await assert_roles(installed)
 
 
 async def test_the_script_gives_the_same(empty: Installation) -> None:
-    await migrate.migrate(empty.database)
+    await migrations.migrate(empty.database)
     for _ in range(2):
-        await empty.execute(migrate.roles_script(empty.database.schema))
+        await empty.execute(migrations.roles_script(empty.database.schema))
         await assert_roles(empty)
 
 
 async def test_what_runs_as_the_owner_has_a_fixed_search_path_and_is_not_for_everybody(empty: Installation) -> None:
-    await migrate.migrate(empty.database)  # without roles: they may be made later, or never
+    await migrations.migrate(empty.database)  # without roles: they may be made later, or never
     async with another_session(empty.database) as session:
         definers = await session.connection.fetch(
             """SELECT proname, proconfig, EXISTS (SELECT FROM aclexplode(coalesce(proacl, acldefault('f', proowner)))
@@ -314,7 +315,7 @@ async def test_a_worker_and_leader_live_their_whole_life(installed: Installation
 
 async def test_every_task_of_the_leader_runs_as_a_worker(installed: Installation) -> None:
     worker = await installed.login("worker")
-    async with another_session(worker, **STEADY_PLANS) as session:
+    async with another_session(worker, **STABLE_PLANS) as session:
         for task in all_tasks(QUICK, [], Metrics()):
             await run_once(task, session)
 
@@ -359,9 +360,9 @@ NEWER = Migration(
 async def test_after_an_upgrade_the_rights_are_right_again(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("awa_py.migrate.migrations", lambda: [*migrations(), NEWER])
+    monkeypatch.setattr("awa_py.db.migrations.all_migrations", lambda: [*all_migrations(), NEWER])
     member = await installed.login("owner")  # not the one who migrated first
-    assert await migrate.migrate(member) == [NEWER]
+    assert await migrations.migrate(member) == [NEWER]
     assert_producer(await rights(installed, f"{installed.name}_producer"))
     assert_reader(await rights(installed, f"{installed.name}_reader"))
     assert_worker(await rights(installed, f"{installed.name}_worker"), ("claim_number", "job_id", "pos", "more_id_seq"))
@@ -371,16 +372,16 @@ async def test_after_an_upgrade_the_rights_are_right_again(
 async def test_who_does_not_own_the_schema_is_told_whose_it_is(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("awa_py.migrate.migrations", lambda: [*migrations(), NEWER])
+    monkeypatch.setattr("awa_py.db.migrations.all_migrations", lambda: [*all_migrations(), NEWER])
     worker = await installed.login("worker")
     with pytest.raises(SchemaError, match=f"belongs to {installed.name}_owner: .* GRANT {installed.name}_owner TO"):
-        await migrate.migrate(worker)
+        await migrations.migrate(worker)
 
 
 async def test_roles_of_another_database_get_nothing_unasked(installed: Installation, database_url: str) -> None:
     """Roles are the whole server's: this schema's have the same names, and belong to another database."""
     here = Database(database_url, installed.database.schema)
-    await migrate.migrate(here)
+    await migrations.migrate(here)
     async with another_session(here) as session:
         for role in ("worker", "producer", "reader"):
             assert not await session.connection.fetchval(
@@ -393,13 +394,13 @@ async def test_no_superuser_is_needed_but_createrole(empty: Installation) -> Non
     async with another_session(empty.database) as session:
         name = await session.connection.fetchval("SELECT current_database()")
     await empty.execute(f"GRANT CREATE ON DATABASE {name} TO {login}")
-    await migrate.migrate(deploy)
+    await migrations.migrate(deploy)
     says = r"cannot make the roles of schema .*permission denied.* CREATEROLE; `awa migrate --roles --sql` prints"
     with pytest.raises(SchemaError, match=says):
-        await migrate.migrate(deploy, roles=True)
+        await migrations.migrate(deploy, roles=True)
     await empty.execute(f"ALTER ROLE {login} CREATEROLE")
     for _ in range(2):
-        await migrate.migrate(deploy, roles=True)
+        await migrations.migrate(deploy, roles=True)
         await assert_roles(empty)
     async with App(deploy.url, schema=empty.name) as app:  # and it still is at home there
         assert (await app.enqueue("work")).id == 1
@@ -408,17 +409,17 @@ async def test_no_superuser_is_needed_but_createrole(empty: Installation) -> Non
 async def test_rights_that_were_given_by_hand_still_suffice(
     empty: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = [migration for migration in migrations() if migration.version <= 5]
+    before = [migration for migration in all_migrations() if migration.version <= 5]
     hand = await empty.login()
     with monkeypatch.context() as patch:
-        patch.setattr("awa_py.migrate.migrations", lambda: before)
-        await migrate.migrate(empty.database)
+        patch.setattr("awa_py.db.migrations.all_migrations", lambda: before)
+        await migrations.migrate(empty.database)
     await empty.execute(
         f"""GRANT USAGE ON SCHEMA {empty.name} TO {empty.name}_stranger_0;
             GRANT ALL ON ALL TABLES IN SCHEMA {empty.name} TO {empty.name}_stranger_0;
             GRANT ALL ON ALL SEQUENCES IN SCHEMA {empty.name} TO {empty.name}_stranger_0"""
     )
-    await migrate.migrate(empty.database)
+    await migrations.migrate(empty.database)
     async with another_session(hand) as session:
         assert await session.connection.fetchval(f"SELECT {empty.name}.enqueue('work')") == 1
 

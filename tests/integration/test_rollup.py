@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from awa_py import Settings
-from awa_py.db import STEADY_PLANS, Database
+from awa_py.db.connections import STABLE_PLANS, Database
 from awa_py.maintenance import rollup
 from awa_py.maintenance.rollup import AGAIN, CATCH_UP, MINUTE, RollUp
 from awa_py.maintenance.task import Batch, Task, run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
-from awa_py.spread import added, percentile
+from awa_py.observability.latency_histogram import added, percentile
+from awa_py.observability.metrics import Metrics
 from awa_py.store import buckets
 from awa_py.store.buckets import Bucket
 from awa_py.store.session import Session
@@ -258,7 +258,7 @@ async def test_an_attempt_that_never_was_has_no_length(session: Session) -> None
 
 async def test_three_minutes_of_a_long_day_are_found_without_reading_the_day(database: Database) -> None:
     """With what the leader's session has switched off, too. Vacuum has been there, as it is after so many rows."""
-    async with another_session(database, **STEADY_PLANS) as leader:
+    async with another_session(database, **STABLE_PLANS) as leader:
         minute = await this_minute(leader)
         await leader.connection.execute(
             "INSERT INTO awa.completed (kind, queue, worker_id, attempt, lease, run_at, attempted_at, finalized_at) "

@@ -7,10 +7,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from awa_py import App, Job, Unique, migrate
+from awa_py import App, Job, Unique
+from awa_py.db import migrations
+from awa_py.enqueue.enqueuer import MANY
 from awa_py.maintenance.cron import evaluate, sync
-from awa_py.producer import MANY
-from awa_py.routes import Routes
+from awa_py.model.routes import Routes
 from awa_py.store.routes import delete_route, list_routes, route_kinds, set_route
 from awa_py.store.schedules import trigger_schedule
 from awa_py.store.session import Session
@@ -130,7 +131,7 @@ async def test_from_a_schedule(database_url: str, session: Session) -> None:
 
 async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> None:
     async with installation(fresh_database_url) as installed:
-        await migrate.migrate(installed.database, roles=True)
+        await migrations.migrate(installed.database, roles=True)
         async with another_session(installed.database) as session:
             await operate(session)
         for role in ("producer", "worker"):
@@ -143,7 +144,7 @@ async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> 
 
 async def test_a_login_that_may_not_read_routes_has_functions_do_it(fresh_database_url: str) -> None:
     async with installation(fresh_database_url) as installed:
-        await migrate.migrate(installed.database, roles=True)
+        await migrations.migrate(installed.database, roles=True)
         login = await installed.login("worker")
         await installed.execute(f"REVOKE SELECT ON {installed.name}.routes FROM {installed.name}_worker")
         async with App(login.url, schema=installed.name) as app:

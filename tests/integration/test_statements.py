@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import awa_py.store
-from awa_py import NewJob, State, migrate
-from awa_py.db import STEADY_PLANS, Database, Schema
+from awa_py import NewJob, State
+from awa_py.db import migrations
+from awa_py.db.connections import STABLE_PLANS, Database, Schema
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
 from awa_py.store import election, finish, heartbeat, jobs, queues, schedules
 from awa_py.store.session import statement
 from tests.support import OWNER, QUICK, another_session, claim, look, new_owner, put, seconds
@@ -29,7 +30,7 @@ def test_there_are_statements() -> None:
     assert "claim_jobs" in NAMES
 
 
-@pytest.mark.parametrize("settings", [{}, STEADY_PLANS], ids=["default", "steady"])
+@pytest.mark.parametrize("settings", [{}, STABLE_PLANS], ids=["default", "steady"])
 async def test_every_statement_prepares(database: Database, settings: dict[str, str]) -> None:
     async with another_session(database, **settings) as session:
         for name in NAMES:
@@ -38,7 +39,7 @@ async def test_every_statement_prepares(database: Database, settings: dict[str, 
 
 async def test_every_statement_prepares_in_a_schema_of_another_name(fresh_database_url: str) -> None:
     database = Database(fresh_database_url, Schema("My Jobs"))
-    await migrate.migrate(database)
+    await migrations.migrate(database)
     async with another_session(database) as session:
         for name in NAMES:
             text = statement(name, database.schema)
@@ -48,7 +49,7 @@ async def test_every_statement_prepares_in_a_schema_of_another_name(fresh_databa
 
 async def test_a_job_lives_its_life_in_a_schema_of_another_name(fresh_database_url: str) -> None:
     database = Database(fresh_database_url, Schema("My Jobs"))
-    await migrate.migrate(database)
+    await migrations.migrate(database)
     # Nothing of it may lean on the search path.
     async with another_session(database, search_path="pg_catalog") as session:
         first, second = await put(session, NewJob(kind="work"), NewJob(kind="work", delay=seconds(60)))
@@ -69,7 +70,7 @@ async def test_a_job_lives_its_life_in_a_schema_of_another_name(fresh_database_u
         worker = heartbeat.WorkerInfo(
             id=new_owner(), hostname="h", pid=1, version="1", queues=("default",), kinds=("work",), concurrency=1
         )
-        await heartbeat.beat_worker(session, worker)
+        await heartbeat.heartbeat_worker(session, worker)
         await queues.set_queue(session, "default", {"staleness": seconds(9)})
         assert (await queues.list_queues(session, staleness=seconds(9)))[0].workers == 1
         assert await election.try_lead(session)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from awa_py.errors import ConfigError
-from awa_py.worker.supervisor import Supervisor, restart_pause_s
+from awa_py.worker.processes.supervisor import Supervisor, restart_pause_s
 
 PATIENCE_S = 30.0
 
@@ -28,7 +28,7 @@ def count(what):
     return len([path for path in Path().glob(what + ".*") if not path.name.endswith("-")])
 """
 UNTIL_STOPPED = """
-from awa_py.worker.supervisor import watch_supervisor
+from awa_py.worker.processes.supervisor import watch_supervisor
 def stop(number, frame):
     say(signal.Signals(number).name)
     sys.exit(0)
@@ -49,7 +49,7 @@ say("up")
 while True:
     signal.pause()
 """
-MAIN = "import logging, sys; from awa_py.worker.supervisor import Supervisor; logging.basicConfig(); " + (
+MAIN = "import logging, sys; from awa_py.worker.processes.supervisor import Supervisor; logging.basicConfig(); " + (
     "sys.exit(Supervisor(sys.argv[2:], int(sys.argv[1])).run())"
 )
 
@@ -214,7 +214,7 @@ def test_all_that_cannot_start_end_it_though_some_tried_again(stage: Stage) -> N
 def test_all_that_die_at_work_are_started_again(stage: Stage) -> None:
     """A job that kills its process must not take the supervisor with it."""
     stage.run(
-        "from awa_py.worker.reports import Figures, Reporter\n"
+        "from awa_py.worker.processes.status_pipe import Figures, Reporter\n"
         "Reporter.of_this_process().tell(Figures(), at_work=True, is_ready=True); say('up'); sys.exit(1)"
     )
     eventually(lambda: len(stage.seen("up")) >= 5)

@@ -8,10 +8,10 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, State
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.store.finish import Rest, throttle_jobs
 from awa_py.store.jobs import cancel_jobs
-from awa_py.store.maintain import promote_jobs, rescue_stale_jobs
+from awa_py.store.maintenance import promote_jobs, rescue_stale_jobs
 from awa_py.store.queues import QueueRow, ensure_queues, list_queues, unthrottle_queue
 from awa_py.store.session import Session
 from tests.support import (

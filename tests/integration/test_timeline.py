@@ -13,11 +13,11 @@ from awa_py import App, Context, JobNotFound, NewJob, Retry, Settings, Snooze, S
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.metrics import Metrics
+from awa_py.observability.metrics import Metrics
 from awa_py.store import events
 from awa_py.store.enqueue import enqueue_jobs
 from awa_py.store.session import Session
-from awa_py.worker import timeline
+from awa_py.worker import event_log
 from tests.chaos import jobs
 from tests.processes import FAST, processes
 from tests.processes import eventually as sooner_or_later
@@ -162,7 +162,7 @@ class TestBuffer:  # F15
             assert began_at is not None
             assert noted.at == noted.began_at
             assert abs((noted.at - began_at).total_seconds()) < 5
-            await asyncio.sleep(timeline.FLUSH_INTERVAL_S * 1.5)
+            await asyncio.sleep(event_log.FLUSH_INTERVAL_S * 1.5)
             assert len(await events.list_events(session, job.id, limit=10)) == 1  # and only once
             go_on.set()
             await app.result(job.id, timeout="30s")
@@ -171,8 +171,8 @@ class TestBuffer:  # F15
     async def test_what_does_not_fit_is_dropped_and_counted(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(timeline, "MOST_KEPT", 10)
-        monkeypatch.setattr(timeline, "FLUSH_INTERVAL_S", 3600.0)
+        monkeypatch.setattr(event_log, "MOST_KEPT", 10)
+        monkeypatch.setattr(event_log, "FLUSH_INTERVAL_S", 3600.0)
 
         @app.job
         async def work(ctx: Context) -> None:
@@ -197,7 +197,7 @@ class TestBuffer:  # F15
             await asyncio.sleep(2)  # until the answer comes
 
         monkeypatch.setattr(events, "write_events", write_slowly)
-        monkeypatch.setattr(timeline, "FLUSH_INTERVAL_S", 0.1)
+        monkeypatch.setattr(event_log, "FLUSH_INTERVAL_S", 0.1)
 
         @app.job
         async def work() -> None:
@@ -213,7 +213,7 @@ class TestBuffer:  # F15
     async def test_a_flush_writes_so_much_and_not_more(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(timeline, "MOST_A_FLUSH", 7)
+        monkeypatch.setattr(event_log, "MOST_A_FLUSH", 7)
         sizes: list[int] = []
         write = events.write_events
 
@@ -238,7 +238,7 @@ class TestBuffer:  # F15
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A job that goes back at the very end of the shutdown: nothing but the last flush can write that."""
-        monkeypatch.setattr(timeline, "FLUSH_INTERVAL_S", 3600.0)
+        monkeypatch.setattr(event_log, "FLUSH_INTERVAL_S", 3600.0)
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
         started = asyncio.Event()
 
@@ -258,7 +258,7 @@ class TestBuffer:  # F15
     async def test_a_stop_writes_at_once_what_is_noted_by_then(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(timeline, "FLUSH_INTERVAL_S", 3600.0)
+        monkeypatch.setattr(event_log, "FLUSH_INTERVAL_S", 3600.0)
         go_on = asyncio.Event()
 
         @app.job
@@ -372,7 +372,7 @@ class TestPartitions:
         return sorted(row["relname"].removeprefix("events_") for row in rows)
 
     async def note(self, session: Session, *, age_s: float, rows: int = 1) -> None:
-        happening = events.Happening("retried", 1, 1, 1, -age_s, -age_s, None)
+        happening = events.JobEvent("retried", 1, 1, 1, -age_s, -age_s, None)
         await events.write_events(session, OWNER, [happening] * rows, now=0.0)
 
     async def test_each_day_has_one_and_old_ones_are_dropped_whole(self, session: Session) -> None:

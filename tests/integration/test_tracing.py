@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summ
 
 import awa_py as awa
 from awa_py import App, NewJob
-from awa_py.otlp import metrics_data
+from awa_py.observability.otlp import metrics_data
 from awa_py.store.session import Session
 from awa_py.worker.executor import Executor
-from awa_py.worker.traced import TracedExecutor, executor_type
+from awa_py.worker.tracing_executor import TracedExecutor, executor_type
 from tests.processes import eventually as happens
 from tests.processes import processes
 from tests.support import drain

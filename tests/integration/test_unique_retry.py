@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from awa_py import App, State, Unique
-from awa_py.db import Database
+from awa_py.db.connections import Database
 from awa_py.store import bulk
 from awa_py.store.bulk import Selection
 from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import Seen, retry_jobs
-from awa_py.store.maintain import sweep_unique_keys
+from awa_py.store.maintenance import sweep_unique_keys
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, another_session, claim, eventually, insert, insert_completed, look, states
 

@@ -13,7 +13,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context, State
-from awa_py.store.maintain import rescue_overdue_jobs
+from awa_py.store.maintenance import rescue_overdue_jobs
 from awa_py.store.session import Session
 from tests.support import (
     HASTY,
@@ -35,22 +35,22 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
-class Pace:
+class Prefetch:
     """How far ahead is claimed, as the test wants it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr("awa_py.worker.pace.Pace.ahead", lambda _: self.ahead)
+        monkeypatch.setattr("awa_py.worker.prefetch.Prefetch.ahead", lambda _: self.ahead)
 
     def wait_for_ever(self) -> None:
         """What waits for a slot is not given back."""
-        self._monkeypatch.setattr("awa_py.worker.fetcher.PATIENCE_S", 2 * PATIENCE_S)
+        self._monkeypatch.setattr("awa_py.worker.claiming.fetcher.PATIENCE_S", 2 * PATIENCE_S)
 
 
 @pytest.fixture
-def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
-    return Pace(monkeypatch)
+def pace(monkeypatch: pytest.MonkeyPatch) -> Prefetch:
+    return Prefetch(monkeypatch)
 
 
 class Slots:
@@ -84,7 +84,7 @@ async def runs_now(session: Session, number: int) -> bool:
 
 @asynccontextmanager
 async def one_slot_held(
-    app: App, session: Session, pace: Pace, *, ahead: int
+    app: App, session: Session, pace: Prefetch, *, ahead: int
 ) -> AsyncIterator[tuple[Slots, list[int]]]:
     """One job holds the only slot, and so many were claimed ahead and wait for it."""
     slots = Slots(app)
@@ -167,7 +167,7 @@ class TestHowFar:
 
 class TestWaiting:
     async def test_what_got_no_slot_goes_back_unburned_and_another_worker_has_it(
-        self, app: App, session: Session, pace: Pace
+        self, app: App, session: Session, pace: Prefetch
     ) -> None:
         async with app, one_slot_held(app, session, pace, ahead=5) as (slots, waiting):
             pace.ahead = 0
@@ -181,7 +181,9 @@ class TestWaiting:
             assert sorted(slots.passed) == list(range(5))
             assert {(await app.get(job_id)).attempt for job_id in waiting} == {1}
 
-    async def test_it_goes_back_even_while_another_queue_is_busy(self, app: App, session: Session, pace: Pace) -> None:
+    async def test_it_goes_back_even_while_another_queue_is_busy(
+        self, app: App, session: Session, pace: Prefetch
+    ) -> None:
         slots = Slots(app)
         busy = True
 
@@ -205,7 +207,9 @@ class TestWaiting:
             slots.go_on.set()
             await eventually(lambda: nothing_runs(session))
 
-    async def test_at_shutdown_they_go_back_at_once_and_unburned(self, app: App, session: Session, pace: Pace) -> None:
+    async def test_at_shutdown_they_go_back_at_once_and_unburned(
+        self, app: App, session: Session, pace: Prefetch
+    ) -> None:
         slots = Slots(app)
         async with app:
             holder = await app.enqueue("hold")
@@ -240,7 +244,7 @@ class TestWaiting:
         assert sum(found.values()) == 20_000
 
     async def test_one_that_is_cancelled_while_it_waits_never_runs(
-        self, app: App, session: Session, pace: Pace
+        self, app: App, session: Session, pace: Prefetch
     ) -> None:
         async with app, one_slot_held(app, session, pace, ahead=2) as (slots, waiting):
             pace.ahead = 0
@@ -253,7 +257,7 @@ class TestWaiting:
             assert slots.passed == [1]
 
     async def test_one_that_is_cancelled_just_before_its_slot_is_free_never_runs(
-        self, app: App, session: Session, pace: Pace
+        self, app: App, session: Session, pace: Prefetch
     ) -> None:
         pace.wait_for_ever()
         async with app, one_slot_held(app, session, pace, ahead=2) as (slots, waiting):
@@ -265,7 +269,7 @@ class TestWaiting:
                 await app.result(waiting[1], timeout="20s")
             assert slots.passed == [0]
 
-    async def test_time_spent_waiting_counts_for_the_deadline(self, app: App, session: Session, pace: Pace) -> None:
+    async def test_time_spent_waiting_counts_for_the_deadline(self, app: App, session: Session, pace: Prefetch) -> None:
         """The leader takes a job away at the deadline of its claim: its worker must not think that there is more."""
         slots = Slots(app)
         worked: list[str] = []
@@ -311,7 +315,7 @@ class TestOrder:
                 await app.work(concurrency=1, until_idle=True, maintenance=False)
         assert started == list(range(1_000))
 
-    async def test_queues_take_turns(self, app: App, session: Session, pace: Pace) -> None:
+    async def test_queues_take_turns(self, app: App, session: Session, pace: Prefetch) -> None:
         slots = Slots(app)
         ran: list[str] = []
 
@@ -331,7 +335,9 @@ class TestOrder:
                 await eventually(lambda: len(ran) == 60)
         assert all(sorted(ran[n : n + 3]) == ["a", "b", "c"] for n in range(0, 60, 3))
 
-    async def test_a_full_queue_leaves_the_other_slots_to_others(self, app: App, session: Session, pace: Pace) -> None:
+    async def test_a_full_queue_leaves_the_other_slots_to_others(
+        self, app: App, session: Session, pace: Prefetch
+    ) -> None:
         slots = Slots(app)
         async with app, working(app, {"a": 1, "b": 1}, concurrency=2):
             pace.ahead = 5

@@ -14,7 +14,7 @@ import pytest
 import awa_py as awa
 from awa_py import App, BatchJob, State
 from awa_py.store.session import Session
-from awa_py.worker.service import UNWIND_S
+from awa_py.worker.worker import UNWIND_S
 from tests.support import (
     PATIENCE_S,
     QUICK,

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from awa_py import App, Context
-from awa_py.db import OwnConnection
+from awa_py.db.connections import OwnConnection
 from awa_py.store.session import Session
 from tests.support import (
     QUICK,
@@ -34,7 +34,7 @@ class TestConnections:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """No connection ends: somebody in between, who has lost the server, goes on taking what is sent."""
-        monkeypatch.setattr("awa_py.db.ANSWER_S", 2.0)
+        monkeypatch.setattr("awa_py.db.connections.ANSWER_S", 2.0)
         async with counted(database_url) as (url, wire):
             app = with_settings(url, replace(QUICK, heartbeat_interval=seconds(1), heartbeat_staleness=seconds(6)))
 

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from awa_py import App, Context, State
-from awa_py.db import Database, Link, OwnConnection
-from awa_py.store.heartbeat import beat_jobs
-from awa_py.store.maintain import rescue_overdue_jobs
+from awa_py.db.connections import Database, OwnConnection, ReconnectingConnection
+from awa_py.store.heartbeat import renew_leases
+from awa_py.store.maintenance import rescue_overdue_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from tests.support import (
@@ -47,7 +47,7 @@ class TestHeartbeat:
         kept, asked, taken = await insert_running(session, 3, silent_s=60)
         await session.connection.execute("UPDATE awa.running SET lease = 2 WHERE id = $1", taken)
         await session.connection.execute("UPDATE awa.running SET cancel_requested_at = now() WHERE id = $1", asked)
-        assert await beat_jobs(session, OWNER, [kept, asked, taken], [1, 1, 1]) == {kept: False, asked: True}
+        assert await renew_leases(session, OWNER, [kept, asked, taken], [1, 1, 1]) == {kept: False, asked: True}
         beaten = "SELECT id FROM awa.running WHERE heartbeat_at > now() - interval '30 seconds' ORDER BY id"
         assert [row["id"] for row in await session.connection.fetch(beaten)] == [kept, asked]
 
@@ -55,7 +55,7 @@ class TestHeartbeat:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         beats: list[object] = []
-        monkeypatch.setattr("awa_py.store.heartbeat.beat_jobs", lambda *values: beats.append(values))
+        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", lambda *values: beats.append(values))
         app = with_settings(database_url, replace(HASTY, heartbeat_interval=seconds(0.1)))
         async with app, working(app), another_session(app.database) as session:
             seen = "SELECT heartbeat_at - started_at > interval '1 second' FROM awa.workers"
@@ -72,13 +72,13 @@ class TestHeartbeat:
         beats: list[object] = []
         gate = Gate()
 
-        class LateLink(Link):
-            async def connection(self) -> OwnConnection:
+        class LateLink(ReconnectingConnection):
+            async def get(self) -> OwnConnection:
                 await eventually(gate.started.is_set)
-                return await super().connection()
+                return await super().get()
 
-        monkeypatch.setattr("awa_py.worker.heartbeat.Link", LateLink)
-        monkeypatch.setattr("awa_py.store.heartbeat.beat_jobs", lambda *values: beats.append(values))
+        monkeypatch.setattr("awa_py.worker.heartbeat.ReconnectingConnection", LateLink)
+        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", lambda *values: beats.append(values))
         seldom = replace(QUICK, heartbeat_interval=seconds(60), heartbeat_staleness=seconds(180))
         app = with_settings(database_url, seldom)
 

@@ -12,7 +12,7 @@ from awa_py import App
 from awa_py.store.claim import claim_limited_jobs
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from awa_py.worker.prospects import INTEREST_S
+from awa_py.worker.claiming.prospects import INTEREST_S
 from tests.support import (
     count,
     drain,

@@ -10,7 +10,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App
-from awa_py.logs import JobFilter
+from awa_py.observability.logs import JobFilter
 from tests.support import QUICK, drain, eventually, seconds, with_settings, working
 
 pytestmark = pytest.mark.integration

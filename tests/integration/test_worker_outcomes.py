@@ -10,7 +10,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context, State
-from awa_py.outcome import Outcome
+from awa_py.model.outcomes import Outcome
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from tests.support import (

@@ -13,7 +13,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, BatchJob, Context, State
-from awa_py.loops import cancel
+from awa_py.background import cancel
 from awa_py.store.rates import delete_rate_limit, drain_rate_limit
 from awa_py.store.session import Session
 from tests.integration.test_rates import HOUR, bucket, limit, take
@@ -181,7 +181,7 @@ class TestHandlers:
     ) -> None:
         """They take all that comes within their max_wait, ten times as many as tokens come."""
         for name, value in {"LONGEST_S": 2.0, "AHEAD_S": 0.3, "SOONEST_S": 0.1}.items():
-            monkeypatch.setattr(f"awa_py.limiter.{name}", value)
+            monkeypatch.setattr(f"awa_py.rate_limiter.{name}", value)
         await limit(session, "20/s", 1)
         await take(session, callers=40)
         refused = 0

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from awa_py.job import Job, State
-from awa_py.producer import Answers
+from awa_py.enqueue.enqueuer import EnqueuedJobs
+from awa_py.model.job import Job, State
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -31,15 +31,15 @@ def made() -> list[int]:
 
 
 @pytest.fixture
-def answers(made: list[int]) -> Answers:
+def answers(made: list[int]) -> EnqueuedJobs:
     def make(n: int) -> Job:
         made.append(n)
         return job(n)
 
-    return Answers(5, make)
+    return EnqueuedJobs(5, make)
 
 
-def test_only_what_is_looked_at_is_made_and_that_once(answers: Answers, made: list[int]) -> None:
+def test_only_what_is_looked_at_is_made_and_that_once(answers: EnqueuedJobs, made: list[int]) -> None:
     assert len(answers) == 5
     assert made == []
     assert answers[3] is answers[3]
@@ -47,7 +47,7 @@ def test_only_what_is_looked_at_is_made_and_that_once(answers: Answers, made: li
     assert made == [3, 4]
 
 
-def test_it_is_read_like_a_list(answers: Answers) -> None:
+def test_it_is_read_like_a_list(answers: EnqueuedJobs) -> None:
     alike = [job(n) for n in range(5)]
     assert list(answers) == alike
     assert answers[1:3] == alike[1:3]
@@ -62,10 +62,10 @@ def test_it_is_read_like_a_list(answers: Answers) -> None:
             answers[outside]
 
 
-def test_it_equals_a_list_of_the_same_jobs(answers: Answers) -> None:
+def test_it_equals_a_list_of_the_same_jobs(answers: EnqueuedJobs) -> None:
     assert answers == [job(n) for n in range(5)]
     assert [job(n) for n in range(5)] == answers
-    assert answers == Answers(5, job)
+    assert answers == EnqueuedJobs(5, job)
     assert answers != [job(n) for n in range(4)]
     assert answers != [job(n + 1) for n in range(5)]
     assert answers != "five"

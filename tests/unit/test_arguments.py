@@ -34,7 +34,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from awa_py.arguments import Signature, dumps, loads
+from awa_py.arguments.signature import Signature, dumps, loads
 from awa_py.errors import InvalidArguments, InvalidJob
 
 if TYPE_CHECKING:

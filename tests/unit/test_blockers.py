@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from awa_py.worker.blockers import _stack
+from awa_py.worker.loop_watchdog import _stack
 
 
 def blocking_call() -> str:

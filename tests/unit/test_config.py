@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from awa_py import App
-from awa_py.config import Settings, database_url, direct_url, schema_name, variable
 from awa_py.errors import ConfigError
+from awa_py.settings import Settings, database_url, direct_url, schema_name, variable
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:  # A1

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from awa_cli.demo.command import ending_of
 from awa_cli.demo.scene import Chronicle, Scene, Tone
-from awa_cli.demo.view import Lines, Pulse, clock
+from awa_cli.demo.view import Lines, LoopMonitor, clock
 
-from awa_py.job import Job, State
+from awa_py.model.job import Job, State
 from awa_py.store.election import Leader
 from awa_py.store.jobs import Counts
 from awa_py.store.queues import WorkerRow
@@ -156,7 +156,7 @@ def test_lines_give_the_figures_every_other_second() -> None:
 
 
 def test_sparklines_are_scaled_to_their_own_top() -> None:
-    pulse = Pulse()
+    pulse = LoopMonitor()
     for done in (0, 0, 4, 12, 12):
         pulse.beat(done, 0.5)
     assert pulse.sparkline(6) == "   ▅█ "

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from awa_py import Settings
-from awa_py.db import Schema
+from awa_py.db.connections import Schema
 from awa_py.doctor import CHECKS, Level
 from awa_py.doctor.finding import Notes
 from awa_py.doctor.server import judge_connections, judge_settings

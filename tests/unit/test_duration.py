@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from awa_py import duration
+from awa_py import durations
 from awa_py.errors import InvalidDuration
 
 LONGEST = timedelta.max
@@ -42,8 +42,8 @@ LONGEST = timedelta.max
         (LONGEST, LONGEST),
     ],
 )
-def test_reads_what_people_write(written: duration.Duration, expected: timedelta) -> None:
-    assert duration.parse(written) == expected
+def test_reads_what_people_write(written: durations.Duration, expected: timedelta) -> None:
+    assert durations.parse(written) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,29 +77,29 @@ def test_reads_what_people_write(written: duration.Duration, expected: timedelta
 )
 def test_refuses_other_text(written: str) -> None:
     with pytest.raises(InvalidDuration) as caught:
-        duration.parse(written)
+        durations.parse(written)
     assert str(caught.value) == f'"{written}" is not a duration: write 250ms, 30s, 10m, 1h or 7d'
 
 
 @pytest.mark.parametrize("value", [True, False, None, [], b"30s", math.nan, math.inf, -math.inf, 3j, object], ids=repr)
 def test_refuses_other_values(value: object) -> None:
     with pytest.raises(InvalidDuration, match="is not a duration: write 250ms, 30s, 10m, 1h or 7d"):
-        duration.parse(value)  # type: ignore[arg-type]
+        durations.parse(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(-1, "-1"), (-0.5, "-0.5"), (timedelta(microseconds=-1), "-0.001ms"), (timedelta.min, "-999999999d")],
 )
-def test_refuses_negative_durations(value: duration.Duration, shown: str) -> None:
+def test_refuses_negative_durations(value: durations.Duration, shown: str) -> None:
     with pytest.raises(InvalidDuration) as caught:
-        duration.parse(value)
+        durations.parse(value)
     assert str(caught.value) == f"{shown} is negative: a duration is zero or more"
 
 
 def test_a_minus_sign_is_no_part_of_a_duration() -> None:
     with pytest.raises(InvalidDuration, match=r'^"-5s" is not a duration'):
-        duration.parse("-5s")
+        durations.parse("-5s")
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_a_minus_sign_is_no_part_of_a_duration() -> None:
     ["1000000000d", "999999999d24h", "9" * 5000, "9" * 5000 + "d", 10**15, 10**5000, -(10**5000), 1e300],
     ids=["days", "sum", "seconds text", "days text", "int", "huge int", "huge negative int", "float"],
 )
-def test_refuses_what_overflows(value: duration.Duration) -> None:
+def test_refuses_what_overflows(value: durations.Duration) -> None:
     with pytest.raises(InvalidDuration, match="is too long: a duration is at most 999999999 days") as caught:
-        duration.parse(value)
+        durations.parse(value)
     assert len(str(caught.value)) < 140
 
 
@@ -136,17 +136,17 @@ def test_refuses_what_overflows(value: duration.Duration) -> None:
     ],
 )
 def test_writes_the_short_form(value: timedelta, expected: str) -> None:
-    assert duration.text(value) == expected
+    assert durations.text(value) == expected
 
 
 @given(st.timedeltas(min_value=timedelta(0)))
 @example(LONGEST)
 @example(timedelta(microseconds=1))
 def test_what_is_written_reads_back_exactly(value: timedelta) -> None:
-    assert duration.parse(duration.text(value)) == value
+    assert durations.parse(durations.text(value)) == value
 
 
 @given(st.text())
 def test_any_text_is_a_duration_or_a_clear_error(written: str) -> None:
     with contextlib.suppress(InvalidDuration):
-        assert duration.parse(written) >= timedelta(0)
+        assert durations.parse(written) >= timedelta(0)

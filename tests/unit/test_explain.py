@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from awa_py.explain import explain
-from awa_py.job import Job, State
+from awa_py.model.job import Job, State
+from awa_py.observability.explain import explain
 from awa_py.store.jobs import Circumstances
-from awa_py.wording import count, relative, rough
+from awa_py.text import count, relative, rough
 from tests.support import OWNER
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

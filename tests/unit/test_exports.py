@@ -36,5 +36,5 @@ def test_the_contracts_methods_are_there() -> None:
     app = {"job", "cron", "enqueue", "enqueue_many", "get", "result", "cancel", "retry", "work"}
     assert [name for name in app if not callable(getattr(awa_py.App, name))] == []
     job = {"enqueue", "options", "new"}
-    assert [name for name in job if not callable(getattr(awa_py.JobType, name))] == []
+    assert [name for name in job if not callable(getattr(awa_py.JobDefinition, name))] == []
     assert all(hasattr(awa_py.Context, name) for name in ("job", "cancelled", "wait_cancelled", "progress"))

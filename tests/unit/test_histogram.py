@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as OneByOne
 
-from awa_py.histogram import Histogram
-from awa_py.metrics import JOB_S
+from awa_py.observability.histogram import Histogram
+from awa_py.observability.metrics import JOB_S
 
 BOUNDS = (0.1, 1, 10)
 VALUES = st.lists(st.one_of(st.floats(0, 20), st.sampled_from([0, 0.1, 1, 10, 1e9])), max_size=30)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from awa_py.checks import Check
 from awa_py.errors import ConfigError
-from awa_py.http.health import Health, health_of
-from awa_py.http.server import MetricsServer
-from awa_py.metrics import Metrics
+from awa_py.observability.checks import Check
+from awa_py.observability.http.health import Health, health_of
+from awa_py.observability.http.server import MetricsServer
+from awa_py.observability.metrics import Metrics
 
 Ask = Callable[..., tuple[int, str, bytes]]
 

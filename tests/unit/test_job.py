@@ -10,7 +10,7 @@ import pytest
 
 from awa_py import App
 from awa_py.errors import InvalidJob
-from awa_py.job import FINAL, UNFINISHED, NewJob, State, Terms, UniqueKey, check_kind, check_queue
+from awa_py.model.job import FINAL, UNFINISHED, JobSpec, NewJob, State, UniqueKey, check_kind, check_queue
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -18,7 +18,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 def test_a_plain_job_has_the_defaults() -> None:
     job = NewJob(kind="work")
     assert (job.priority, job.max_attempts, job.args_json, job.concurrency_key) == (2, 25, "{}", None)
-    assert (job.queue, job.terms.usual_queue) == (None, "default")
+    assert (job.queue, job.spec.usual_queue) == (None, "default")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_it_cannot_be_changed_and_can_be_copied() -> None:
     with pytest.raises(AttributeError):
         job.args_json = "{}"  # type: ignore[misc]
     with pytest.raises(AttributeError):
-        job.terms.queue = "other"  # type: ignore[misc]
+        job.spec.queue = "other"  # type: ignore[misc]
 
 
 def test_jobs_of_one_declaration_share_their_terms() -> None:
@@ -70,22 +70,22 @@ def test_jobs_of_one_declaration_share_their_terms() -> None:
     async def send(to: str) -> None: ...
 
     first, second = send.new(to="a"), send.new("b")
-    assert first.terms is second.terms
+    assert first.spec is second.spec
     assert (first.args_json, second.args_json) == ('{"to":"a"}', '{"to":"b"}')
-    assert send.options(priority=1).new(to="a").terms.priority == 1
-    assert first.terms == Terms(kind="send", queue="mail", delay=timedelta(minutes=10), metadata={"a": [1]})
+    assert send.options(priority=1).new(to="a").spec.priority == 1
+    assert first.spec == JobSpec(kind="send", queue="mail", delay=timedelta(minutes=10), metadata={"a": [1]})
     with pytest.raises(InvalidJob, match="send: priority is 1"):
         send.options(priority=9).new(to="a")
 
 
 def test_when_it_is_due() -> None:
-    assert Terms(kind="work").due_at_once
-    assert Terms(kind="work", delay=timedelta(0)).due_at_once
-    assert not Terms(kind="work", delay=timedelta(seconds=1)).due_at_once
-    assert not Terms(kind="work", run_at=NOON).due_at_once
-    assert Terms(kind="work").run_at_from(NOON) == NOON
-    assert Terms(kind="work", delay=timedelta(hours=1)).run_at_from(NOON) == NOON + timedelta(hours=1)
-    assert Terms(kind="work", run_at=NOON).run_at_from(NOON - timedelta(hours=1)) == NOON
+    assert JobSpec(kind="work").due_at_once
+    assert JobSpec(kind="work", delay=timedelta(0)).due_at_once
+    assert not JobSpec(kind="work", delay=timedelta(seconds=1)).due_at_once
+    assert not JobSpec(kind="work", run_at=NOON).due_at_once
+    assert JobSpec(kind="work").run_at_from(NOON) == NOON
+    assert JobSpec(kind="work", delay=timedelta(hours=1)).run_at_from(NOON) == NOON + timedelta(hours=1)
+    assert JobSpec(kind="work", run_at=NOON).run_at_from(NOON - timedelta(hours=1)) == NOON
 
 
 @pytest.mark.parametrize("key", ["", "a\x00b", "x" * 1001])

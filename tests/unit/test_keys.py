@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, InvalidJob, NewJob
-from awa_py.keys import KeyTemplate
+from awa_py.model.keys import KeyTemplate
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_jobs_of_one_declaration_share_all_but_the_key() -> None:
 
     first, second = report.new(date(2026, 5, 1)), report.new(day=date(2026, 5, 2))
     assert (first.concurrency_key, second.concurrency_key) == ("day:2026-05-01", "day:2026-05-02")
-    assert first.terms is second.terms
-    assert (first.terms.concurrency_limit, first.terms.ordered) == (3, False)
+    assert first.spec is second.spec
+    assert (first.spec.concurrency_limit, first.spec.ordered) == (3, False)
     by_name = app.new("report", {"day": "2026-05-03"})
-    assert (by_name.concurrency_key, by_name.terms) == ("day:2026-05-03", first.terms)
+    assert (by_name.concurrency_key, by_name.spec) == ("day:2026-05-03", first.spec)
     unique = report.options(unique=True).new(date(2026, 5, 4))
     assert (unique.concurrency_key, unique.unique is None) == ("day:2026-05-04", False)
     other = report.options(concurrency_key="all", concurrency_limit=None, ordered=True).new(date(2026, 5, 4))
-    assert (other.concurrency_key, other.terms.concurrency_limit, other.terms.ordered) == ("all", 1, True)
+    assert (other.concurrency_key, other.spec.concurrency_limit, other.spec.ordered) == ("all", 1, True)
     with pytest.raises(InvalidJob, match='names "note"'):  # its default is the handler's business
         report.options(concurrency_key="{note}").new(date(2026, 5, 4))
 

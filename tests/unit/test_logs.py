@@ -17,7 +17,7 @@ import pytest
 from awa_cli import journal
 from awa_cli.logs import JsonFormatter, LogFormat, LogLevel, TextFormatter, configure, fields_of
 
-from awa_py.logs import JobFilter, Tally, current_call, current_worker
+from awa_py.observability.logs import JobFilter, LogThrottle, current_call, current_worker
 from tests.support import eventually
 
 WORKER = "0f3a21bc-0000-4000-8000-000000000001"
@@ -139,7 +139,7 @@ class TestTally:
     def test_the_first_of_a_kind_is_written_and_the_rest_counted(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tally = Tally(logger)
+        tally = LogThrottle(logger)
         for number in range(1000):
             tally.log(logging.WARNING, "a", "a failed: %d", number)
         tally.log(logging.ERROR, "b", "b failed")
@@ -150,14 +150,14 @@ class TestTally:
     async def test_what_was_held_back_is_said_after_the_pause(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tally = Tally(logger, pause_s=0.05)
+        tally = LogThrottle(logger, pause_s=0.05)
         tally.log(logging.WARNING, "a", "one")
         tally.log(logging.WARNING, "a", "two", exc_info=ValueError("why"))
         await eventually(lambda: self.lines(caplog) == ["one", "two"])
         assert caplog.records[1].exc_info is not None
 
     def test_pauses_grow_while_it_goes_on(self, logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
-        tally = Tally(logger, pause_s=40)
+        tally = LogThrottle(logger, pause_s=40)
         for _ in range(4):
             tally.log(logging.WARNING, "a", "again")
             tally.log(logging.WARNING, "a", "again")
@@ -168,14 +168,14 @@ class TestTally:
     def test_after_a_pause_without_any_it_is_a_first_again(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tally = Tally(logger, pause_s=0)
+        tally = LogThrottle(logger, pause_s=0)
         tally.log(logging.WARNING, "a", "one")
         tally.log(logging.WARNING, "a", "two")
         assert self.lines(caplog) == ["one", "two"]
 
     def test_at_debug_each_is_there(self, logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
         logger.setLevel(logging.DEBUG)
-        tally = Tally(logger)
+        tally = LogThrottle(logger)
         for number in range(3):
             tally.log(logging.WARNING, "a", "%d", number)
         tally.close()
@@ -190,7 +190,7 @@ class TestTally:
         self, logger: logging.Logger, inside: Callable[..., Any]
     ) -> None:
         stream = written(logger, logging.Formatter("%(worker)s %(job_id)s %(message)s"))
-        tally = Tally(logger)
+        tally = LogThrottle(logger)
         for _ in range(2):
             inside(tally.log, logging.WARNING, "a", "x", extra={"job_id": 5})
         tally.close()

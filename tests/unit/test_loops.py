@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from awa_py.loops import BLOCKED_S, PULSE_S, LoopThread, Pulse, in_context
-from awa_py.wording import chain
+from awa_py.background import BLOCKED_S, PULSE_S, LoopMonitor, LoopThread, in_context
+from awa_py.text import chain
 from tests.support import eventually
 
 VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="nobody's")
@@ -168,20 +168,20 @@ async def test_a_thread_that_hangs_does_not_answer() -> None:
         await asyncio.sleep(3600)
 
     thread = LoopThread("test", sleep)
-    assert thread.turns(within_s=0), "it was not started yet"
+    assert thread.responds(within_s=0), "it was not started yet"
     thread.start()
-    assert thread.turns(within_s=0), "it has only been asked"
-    await eventually(lambda: thread.turns(within_s=0) and thread.turns(within_s=30))
+    assert thread.responds(within_s=0), "it has only been asked"
+    await eventually(lambda: thread.responds(within_s=0) and thread.responds(within_s=30))
 
     gate = threading.Event()
     thread.call(gate.wait)
-    await eventually(lambda: not thread.turns(within_s=0.2))
-    assert thread.turns(within_s=3600)
+    await eventually(lambda: not thread.responds(within_s=0.2))
+    assert thread.responds(within_s=3600)
     gate.set()
-    await eventually(lambda: thread.turns(within_s=0.2))
+    await eventually(lambda: thread.responds(within_s=0.2))
 
     await thread.stop()
-    assert thread.turns(within_s=0), "nobody waits for what was stopped"
+    assert thread.responds(within_s=0), "nobody waits for what was stopped"
 
 
 async def test_a_question_is_as_old_as_it_is_unanswered() -> None:
@@ -192,15 +192,15 @@ async def test_a_question_is_as_old_as_it_is_unanswered() -> None:
 
     thread = LoopThread("test", sleep)
     thread.start()
-    assert thread.turns(within_s=30)
+    assert thread.responds(within_s=30)
     await asyncio.sleep(0.2)
-    assert thread.turns(within_s=0.1)
+    assert thread.responds(within_s=0.1)
     await thread.stop()
 
 
 async def test_a_pulse_says_how_late_the_loop_turned() -> None:
     late: list[float] = []
-    pulse = Pulse(late.append)
+    pulse = LoopMonitor(late.append)
     pulse.start()
     try:
         while not late:
@@ -220,7 +220,7 @@ async def test_a_pulse_says_how_late_the_loop_turned() -> None:
 
 async def test_a_pulse_that_has_stopped_says_no_more() -> None:
     late: list[float] = []
-    pulse = Pulse(late.append)
+    pulse = LoopMonitor(late.append)
     pulse.start()
     pulse.stop()
     await asyncio.sleep(2 * PULSE_S)
@@ -228,8 +228,8 @@ async def test_a_pulse_that_has_stopped_says_no_more() -> None:
 
 
 def test_a_loop_that_is_blocked_for_long_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    pulse = Pulse(lambda _: None)
+    pulse = LoopMonitor(lambda _: None)
     now = time.monotonic()
-    monkeypatch.setattr("awa_py.loops.time.monotonic", lambda: now + BLOCKED_S + 12)
+    monkeypatch.setattr("awa_py.background.time.monotonic", lambda: now + BLOCKED_S + 12)
     (check,) = pulse.checks()
     assert check.problem == "the event loop has not turned for 42 s: something blocks it"

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from prometheus_client import generate_latest
 
-from awa_py.metrics import LISTENING, OTHERS, QUEUES_SHOWN, RUNNING, Metrics, Reason
+from awa_py.observability.metrics import LISTENING, OTHERS, QUEUES_SHOWN, RUNNING, Metrics, Reason
 from tests.exposed import Exposed, exposed
 
 LABELS = {"queue", "kind", "reason", "state", "task", "table", "connection", "process"}

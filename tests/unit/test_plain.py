@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from awa_py.arguments import Signature, dumps
+from awa_py.arguments.fast_writer import PlainWriter
+from awa_py.arguments.signature import Signature, dumps
 from awa_py.errors import InvalidArguments, InvalidJob
-from awa_py.plain import PlainWriter
 
 LIMIT = 1_000
 

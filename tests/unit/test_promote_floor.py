@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from awa_py.maintenance.promote import FULL_SCAN_INTERVAL_S, FULL_SCAN_SHARE, Floor
-from awa_py.store.maintain import Promoted
+from awa_py.store.maintenance import Promoted
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -5,8 +5,7 @@ from typing import cast
 
 import pytest
 
-from awa_py.worker.flights import Flights
-from awa_py.worker.prospects import (
+from awa_py.worker.claiming.prospects import (
     BORROW_S,
     ENOUGH,
     INTEREST_S,
@@ -18,7 +17,8 @@ from awa_py.worker.prospects import (
     SHORT_S,
     Prospects,
 )
-from awa_py.worker.taker import Taker
+from awa_py.worker.claiming.taker import Taker
+from awa_py.worker.in_flight import InFlightJobs
 
 QUEUE = "default"
 PATIENCE_S = 5.0
@@ -38,7 +38,7 @@ class Worker:
         self.in_flight = 0
         self.limited = False
         self.to_do = 0
-        monkeypatch.setattr("awa_py.worker.prospects.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("awa_py.worker.claiming.prospects.time", SimpleNamespace(monotonic=lambda: self.now))
         taker = SimpleNamespace(
             told=lambda _: SimpleNamespace(rate=self.rate, limited=self.limited),
             is_careful=lambda *_: self.careful,
@@ -46,7 +46,7 @@ class Worker:
             looks_again_at=lambda _: self.again_at,
             waited_s=lambda _: self.waited_s,
         )
-        self.prospects = Prospects([QUEUE], cast(Taker, taker), cast(Flights, self))
+        self.prospects = Prospects([QUEUE], cast(Taker, taker), cast(InFlightJobs, self))
 
     def __len__(self) -> int:
         return self.in_flight

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from awa_py.errors import AwaError, ConfigError
-from awa_py.rate import LONGEST, MOST, Rate
+from awa_py.model.rates import LONGEST, MOST, Rate
 
 
 @pytest.mark.parametrize(

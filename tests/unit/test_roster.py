@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from awa_py import UnknownWorker
-from awa_py.roster import find
+from awa_py.observability.worker_lookup import find
 from tests.unit.test_demo import WORKER
 
 ONE = replace(WORKER, id=UUID("11110000-0000-4000-8000-000000000001"), label="mail-worker-a")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, ConfigError, InvalidJob
-from awa_py.routes import Routes, check_pattern
+from awa_py.model.routes import Routes, check_pattern
 
 ROUTES = {"gh_*": "gh", "gh_hook_*": "hooks", "gh_hook_ping": "quick", "mail": "email"}
 
@@ -76,12 +76,12 @@ def test_a_named_queue_goes_before_a_route_and_order_of_declaration_does_not_mat
     @app.job(queue="own")
     async def gh_own() -> None: ...
 
-    assert gh_sync.new().terms.usual_queue == "default"
+    assert gh_sync.new().spec.usual_queue == "default"
     app.route("gh_*", "gh")
-    assert (gh_sync.new().queue, gh_sync.new().terms.usual_queue) == (None, "gh")
-    assert gh_sync.options(unique=True).new().terms.usual_queue == "gh"
-    assert app.new("gh_else").terms.usual_queue == "gh"
-    assert gh_sync.new().terms is gh_sync.new().terms
+    assert (gh_sync.new().queue, gh_sync.new().spec.usual_queue) == (None, "gh")
+    assert gh_sync.options(unique=True).new().spec.usual_queue == "gh"
+    assert app.new("gh_else").spec.usual_queue == "gh"
+    assert gh_sync.new().spec is gh_sync.new().spec
     assert (gh_own.new().queue, gh_sync.options(queue="own").new().queue) == ("own", "own")
     options = {schedule.name: schedule.options for schedule in app.registry.schedules}
     assert options["gh_sync"]["usual_queue"] == "gh"

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from awa_py.errors import InvalidSchedule
-from awa_py.schedule import Schedule
+from awa_py.model.schedule import Schedule
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 LONG_AGO = datetime(1900, 1, 1, tzinfo=UTC)

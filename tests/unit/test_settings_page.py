@@ -11,8 +11,8 @@ import typer
 from awa_cli.main import app
 from awa_cli.worker import QUEUES_VARIABLE
 
-from awa_py import duration
-from awa_py.config import Settings, variable
+from awa_py import durations
+from awa_py.settings import Settings, variable
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -22,7 +22,7 @@ def rows() -> list[str]:
     lines = []
     for setting in fields(Settings):
         value = getattr(defaults, setting.name)
-        shown = duration.text(value) if isinstance(value, timedelta) else str(value)
+        shown = durations.text(value) if isinstance(value, timedelta) else str(value)
         lines.append(f"| `{variable(setting.name)}` | {shown} | {setting.metadata['says']} |")
     return lines
 

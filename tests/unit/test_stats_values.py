@@ -6,7 +6,7 @@ import random
 import pytest
 from awa_cli.output import lapse, sparkline
 
-from awa_py.spread import CELLS_A_DECADE, added, percentile, percentiles
+from awa_py.observability.latency_histogram import CELLS_A_DECADE, added, percentile, percentiles
 
 
 def cell(seconds: float) -> int:

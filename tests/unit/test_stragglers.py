@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.worker.stragglers import DOUBLINGS, MOST, OFFERED, PAUSE_S, Stragglers
+from awa_py.worker.claiming.stragglers import DOUBLINGS, MOST, OFFERED, PAUSE_S, Stragglers
 
 NOW = 100.0
 

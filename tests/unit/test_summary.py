@@ -1,6 +1,6 @@
 from prometheus_client import CollectorRegistry
 
-from awa_py.metrics import RUNNING, SLOTS, Figures, Metrics, Reason
+from awa_py.observability.metrics import RUNNING, SLOTS, Figures, Metrics, Reason
 from awa_py.systemd.summary import Summary
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from awa_py.store.claim import Note
 from awa_py.store.session import Session
-from awa_py.worker.cursor import Cursor
-from awa_py.worker.orders import Orders, QueueOrders
-from awa_py.worker.taker import VAIN_SEARCHES, Taker
+from awa_py.worker.claiming.cursor import Cursor
+from awa_py.worker.claiming.taker import VAIN_SEARCHES, Taker
+from awa_py.worker.directives import Directives, QueueDirectives
 
 SESSION = cast(Session, None)
 SEARCH_TAKES_S = 0.01
@@ -32,12 +32,12 @@ class Queue:
         self.offered: list[int] = []
         self.aside: Collection[int] = ()
         self._taker = Taker(["default"], kinds=["work"], shown_kinds=[], worker_id=UUID(int=1), timed=False)
-        self._taker.orders = Orders(queues={"default": QueueOrders(limited=True)})
+        self._taker.orders = Directives(queues={"default": QueueDirectives(limited=True)})
         self._cursor = Cursor()
         self._cursor.saw([], full=True, began=self.now, ended=1e9)  # no scan is due by itself
         monkeypatch.setattr("awa_py.store.claim.find_overlooked_jobs", self._search)
         monkeypatch.setattr("awa_py.store.claim.claim_limited_jobs", self._claim)
-        monkeypatch.setattr("awa_py.worker.taker.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("awa_py.worker.claiming.taker.time", SimpleNamespace(monotonic=lambda: self.now))
 
     async def _search(self, *_: object, **__: object) -> tuple[list[int], str]:
         self.searches.append(self.now)

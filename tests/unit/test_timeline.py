@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from awa_py.job import Job, State
-from awa_py.store.events import Noted
-from awa_py.timeline import Event, history
+from awa_py.model.job import Job, State
+from awa_py.observability.history import Event, history
+from awa_py.store.events import EventRow
 from tests.support import OWNER
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -36,9 +36,9 @@ def error(at_s: float, attempt: int, text: str = "boom") -> dict[str, Any]:
     return {"at": after(at_s).isoformat(), "attempt": attempt, "error": text}
 
 
-def noted(event: str, at_s: float, *, lease: int, attempt: int, began_s: float | None = None) -> Noted:
+def noted(event: str, at_s: float, *, lease: int, attempt: int, began_s: float | None = None) -> EventRow:
     began_at = None if began_s is None else after(began_s)
-    return Noted(after(at_s), event, lease, attempt, began_at, ANOTHER)
+    return EventRow(after(at_s), event, lease, attempt, began_at, ANOTHER)
 
 
 def told(events: list[Event]) -> list[tuple[float, str, int | None]]:

@@ -5,15 +5,15 @@ import logging
 import asyncpg
 import pytest
 
-from awa_py.db import _Trouble
-from awa_py.wording import describe, frames
+from awa_py.db.connections import _Trouble
+from awa_py.text import describe, frames
 from tests.clock import Clock
 
 
 def test_an_hour_without_the_database_is_a_dozen_lines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock().put_into(monkeypatch, "awa_py.db")
+    clock = Clock().qualify(monkeypatch, "awa_py.db.connections")
     trouble = _Trouble("claims")
     with caplog.at_level(logging.DEBUG):
         for _ in range(3600):

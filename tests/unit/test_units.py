@@ -128,7 +128,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_example_names_settings_that_exist() -> None:
     """Every variable is an option's, a setting's, or Python's own."""
-    from awa_py.config import Settings, variable
+    from awa_py.settings import Settings, variable
 
     known = {variable(name) for name in Settings.__dataclass_fields__}
     options = "".join(path.read_text() for path in (ROOT / "cli").glob("*.py"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.wording import chain, clean, ordinal
+from awa_py.text import chain, clean, ordinal
 
 
 @pytest.mark.parametrize(

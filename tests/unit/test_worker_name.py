@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from awa_py import ConfigError, WorkerName
-from awa_py.worker.name import short_id
+from awa_py.model.worker_name import short_id
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import awa_py as awa
-from awa_py import migrate
-from awa_py.db import Database, Schema
+from awa_py.db import migrations
+from awa_py.db.connections import Database, Schema
 from tests.bench.peers.kit.contender import Client, Contender, OnStart
 from tests.bench.peers.kit.main import main
 
@@ -32,7 +32,7 @@ class Awa(Contender):
     UNFINISHED = "SELECT EXISTS (SELECT FROM awa.ready) OR EXISTS (SELECT FROM awa.running)"
 
     async def install(self) -> None:
-        await migrate.migrate(Database(self.url, Schema()))
+        await migrations.migrate(Database(self.url, Schema()))
 
     @asynccontextmanager
     async def client(self, connections: int) -> AsyncIterator[Client]:

@@ -16,8 +16,8 @@ from typing import Any
 import asyncpg
 import uvloop
 
-from awa_py import migrate
-from awa_py.db import STEADY_PLANS, Database, Schema
+from awa_py.db import migrations
+from awa_py.db.connections import STABLE_PLANS, Database, Schema
 from tests.bench.peers.kit.database import connected, pinned_snapshot, settle, wal_position
 from tests.bench.peers.kit.statistics import thirds
 
@@ -65,8 +65,8 @@ async def drain(url: str, *, jobs: int, pinned: bool = False) -> dict[str, Any]:
         if pinned:
             await stack.enter_async_context(pinned_snapshot(url))
         carried = await admin.fetchval(CARRIED)
-        claimer = await asyncpg.connect(url, server_settings={**STEADY_PLANS, "synchronous_commit": "off"})
-        completer = await asyncpg.connect(url, server_settings=STEADY_PLANS)
+        claimer = await asyncpg.connect(url, server_settings={**STABLE_PLANS, "synchronous_commit": "off"})
+        completer = await asyncpg.connect(url, server_settings=STABLE_PLANS)
         before = await wal_position(admin)
         claims_ns: list[int] = []
         claimed: asyncio.Queue[list[Any]] = asyncio.Queue(BATCHES_AHEAD)
@@ -138,7 +138,7 @@ async def _copy(connection: Any, records: list[tuple[str, str]]) -> None:
 
 async def main() -> None:
     url, workload, params = os.environ["BENCH_DATABASE_URL"], sys.argv[1], json.loads(sys.argv[2])
-    await migrate.migrate(Database(url, Schema()))
+    await migrations.migrate(Database(url, Schema()))
     async with connected(url) as connection:
         await connection.fetchval("SELECT awa.make_partitions(1)")
     answer = await (drain(url, **params) if workload == "drain" else enqueue(url, **params))

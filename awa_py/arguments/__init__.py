@@ -1,0 +1,1 @@
+"""Handler arguments and results: checked against annotations, converted to JSON and back."""

@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL, notifications and migrations."""

@@ -1,0 +1,115 @@
+"""The examination: one table of checks, each on its own, so that one that fails keeps no other from being made."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+
+from awa_py.db import migrations
+from awa_py.db.connections import CLOSE_TIMEOUT_S, CONNECTION_LOST, Connection, Database, Schema, describe
+from awa_py.doctor import cluster, connectivity, server, vacuum, work
+from awa_py.doctor import schema as schema_checks
+from awa_py.doctor.context import LONG_TRANSACTION, PATIENCE, CheckContext, connect_plainly
+from awa_py.doctor.finding import Finding, Notes
+from awa_py.errors import DatabaseUnavailable
+from awa_py.settings import Settings
+
+UNREADABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A name, and the function that looks."""
+
+    group: str
+    name: str
+    run: Callable[[CheckContext, Notes], Awaitable[None]]
+    needs_schema: bool = True
+    at_rest: bool = True  # in a read-only transaction
+
+
+CHECKS = (
+    Check("connection", "pooler", connectivity.check_pooler, needs_schema=False, at_rest=False),
+    Check("connection", "listen", connectivity.check_listen, needs_schema=False, at_rest=False),
+    Check("connection", "clock", connectivity.check_clock, needs_schema=False, at_rest=False),
+    Check("server", "version", server.check_server, needs_schema=False),
+    Check("server", "settings", server.check_settings, needs_schema=False),
+    Check("server", "connections", server.check_connections, needs_schema=False),
+    Check("schema", "version", schema_checks.check_version, needs_schema=False),
+    Check("schema", "objects", schema_checks.check_objects),
+    Check("schema", "partitions", schema_checks.check_partitions),
+    Check("vacuum", "transactions", vacuum.check_transactions, needs_schema=False),
+    Check("vacuum", "tables", vacuum.check_tables),
+    Check("cluster", "leader", cluster.check_leader),
+    Check("cluster", "workers", cluster.check_workers),
+    Check("cluster", "overdue", cluster.check_overdue),
+    Check("work", "queues", work.check_queues),
+    Check("work", "kinds", work.check_kinds),
+    Check("work", "schedules", work.check_schedules),
+)
+
+
+async def examine(
+    database: Database,
+    settings: Settings,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    long_transaction: timedelta = LONG_TRANSACTION,
+) -> list[Finding]:
+    """Looks, changes nothing, and says what it found, check by check."""
+    connection = await connect_plainly(database)
+    try:
+        patient = CheckContext(
+            database=database,
+            settings=settings,
+            connection=connection,
+            version=await _version(connection, database.schema),
+            long_transaction=long_transaction,
+        )
+        possible = [check for check in checks if patient.version or not check.needs_schema]
+        return [finding for check in possible for finding in await _run(check, patient)]
+    except CONNECTION_LOST as error:
+        raise DatabaseUnavailable(f"the connection to the database broke: {describe(error)}") from error
+    finally:
+        with suppress(*CONNECTION_LOST):
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
+
+
+async def _version(connection: Connection, schema: Schema) -> int:
+    try:
+        return await migrations.current_version(connection, schema)
+    except asyncpg.InsufficientPrivilegeError:
+        return 0  # the check of the version says so
+
+
+async def _run(check: Check, patient: CheckContext) -> list[Finding]:
+    notes = Notes(check.group, check.name)
+    try:
+        async with AsyncExitStack() as stack:
+            if check.at_rest:
+                await stack.enter_async_context(patient.at_rest())
+            await check.run(patient, notes)
+    except CONNECTION_LOST:
+        raise
+    except asyncpg.QueryCanceledError:
+        notes.warning(
+            None,
+            f"Looking took longer than {PATIENCE.total_seconds():.0f} s, and was given up.",
+            "Mend what else is found here, above all long transactions and tables that are not vacuumed; try again.",
+        )
+    except asyncpg.InsufficientPrivilegeError as error:
+        name = patient.database.schema.name
+        notes.warning(
+            None,
+            f"This role may not look: {describe(error)}.",
+            f'GRANT USAGE ON SCHEMA "{name}" TO …; GRANT SELECT ON ALL TABLES IN SCHEMA "{name}" TO …;',
+        )
+    except UNREADABLE as error:
+        notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend the schema first.")
+    except DatabaseUnavailable as error:
+        notes.warning(None, f"Cannot be looked at with one connection: {error}.", "See what connections are left.")
+    except asyncpg.PostgresError as error:
+        notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend what else is found here; try again.")
+    return notes.findings

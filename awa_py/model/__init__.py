@@ -1,0 +1,1 @@
+"""Jobs, options, outcomes and schedules as values: no I/O."""

@@ -1,0 +1,63 @@
+"""Rates as people write them: "100/s", "10/m", "5000/h", "1/d", "50/90s"."""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
+
+from awa_py import durations
+from awa_py.errors import ConfigError, InvalidDuration
+
+MOST = 2**31 - 1  # what the database's integer holds
+LONGEST = timedelta(days=365)
+
+_UNITS = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_WRITTEN = re.compile(r"\s*(?P<count>[0-9]+)\s*/\s*(?P<period>\S+)\s*")
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many in that time. `str` writes it as `parse` reads it: "100/s", "50/1m30s"."""
+
+    count: int
+    period: timedelta
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"a rate of {self.count} lets nothing through: it is 1 or more")
+        if self.count > MOST:
+            raise ConfigError(f"a rate of {self.count} is too much: it is at most {MOST}")
+        if self.period <= timedelta(0):
+            raise ConfigError(f"a rate's period of {durations.text(self.period)} is too short: it is longer than 0")
+        if self.period > LONGEST:
+            raise ConfigError(f"a rate's period of {durations.text(self.period)} is too long: it is at most 365 days")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The rate that `text` writes, or ConfigError."""
+        written = _WRITTEN.fullmatch(text)
+        if written is None or len(written["count"]) > _SHOWN_CHARACTERS:
+            raise ConfigError(f"{_show(text)} is not a rate: write 100/s, 10/m, 5000/h or 50/90s")
+        try:
+            period = _UNITS.get(written["period"]) or durations.parse(written["period"])
+        except InvalidDuration as error:
+            raise ConfigError(f"{_show(text)} is not a rate: {error}") from None
+        return cls(int(written["count"]), period)
+
+    @property
+    def per_second(self) -> float:
+        return self.count / self.period.total_seconds()
+
+    def __str__(self) -> str:
+        unit = next((name for name, length in _UNITS.items() if length == self.period), None)
+        return f"{self.count}/{unit or durations.text(self.period)}"
+
+
+def _show(text: str) -> str:
+    return f'"{text}"' if len(text) <= _SHOWN_CHARACTERS else f'"{text[:_SHOWN_CHARACTERS]}…"'

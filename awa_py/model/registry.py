@@ -1,0 +1,165 @@
+"""Which kinds of jobs an app knows, and which schedules it declares."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from awa_py.arguments.signature import Signature
+from awa_py.errors import ConfigError
+from awa_py.model.context import Context
+from awa_py.model.job import DEFAULT_QUEUE, NewJob, check_kind, check_schedule_name
+from awa_py.model.routes import Routes
+from awa_py.model.schedule import Schedule
+
+MISFIRES = ("one", "skip", "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """A handler that is called with a list of jobs: how many at the most, and how long to wait for them."""
+
+    size: int
+    linger_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """The function behind a kind."""
+
+    kind: str
+    function: Callable[..., Any]
+    signature: Signature
+    is_async: bool
+    batching: Batching | None = None
+
+    @classmethod
+    def of(cls, kind: str, function: Callable[..., Any], batching: Batching | None = None) -> "Handler":
+        check_kind(kind)
+        if batching is not None:
+            _check_batch_handler(kind, function)
+        return cls(
+            kind=kind,
+            function=function,
+            signature=Signature.of(function if batching is None else _any_arguments(kind), context_type=Context),
+            is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function)),
+            batching=batching,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronDefinition:
+    """A schedule as code declares it."""
+
+    name: str
+    expression: str
+    timezone: str
+    kind: str
+    args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    misfire: str = "one"
+
+    @classmethod
+    def of(cls, job: NewJob, *, name: str, expression: str, timezone: str, misfire: str) -> "CronDefinition":
+        """The schedule that enqueues this job."""
+        check_schedule(expression, timezone, misfire)
+        wanted: dict[str, Any] = json.loads(job.to_json())
+        kind, args = wanted.pop("kind"), wanted.pop("args")
+        return cls(
+            name=check_schedule_name(name),
+            expression=expression,
+            timezone=timezone,
+            kind=kind,
+            args=args,
+            options=wanted,  # as awa.enqueue_many takes them
+            misfire=misfire,
+        )
+
+    def routed(self, routes: Routes) -> "CronDefinition":
+        """The same, with the queue that its job usually goes to now, where it names none."""
+        usual = routes.queue_of(self.kind)
+        if "queue" in self.options or usual == self.options.get("usual_queue", DEFAULT_QUEUE):
+            return self
+        return replace(self, options={**self.options, "usual_queue": usual})
+
+
+class Registry:
+    """Handlers by kind, schedules by name, and the routes of kinds."""
+
+    def __init__(self, routes: Routes | None = None) -> None:
+        self.routes = routes or Routes()
+        self._handlers: dict[str, Handler] = {}
+        self._schedules: dict[str, CronDefinition] = {}
+        self._has_batches = False
+
+    def add(self, handler: Handler) -> None:
+        known = self._handlers.get(handler.kind)
+        if known is not None and known.function is not handler.function:
+            raise ConfigError(f"kind {handler.kind!r} is registered twice: {_place(known)} and {_place(handler)}")
+        self._handlers[handler.kind] = handler
+        self._has_batches |= handler.batching is not None
+
+    def add_schedule(self, definition: CronDefinition) -> None:
+        if definition.name in self._schedules:
+            raise ConfigError(f"schedule {definition.name!r} is declared twice: give one of them another name")
+        self._schedules[definition.name] = definition
+
+    def get(self, kind: str) -> Handler | None:
+        return self._handlers.get(kind)
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        return self._handlers
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self._handlers)
+
+    @property
+    def kinds_with_context(self) -> tuple[str, ...]:
+        """The kinds whose handlers may look at their job."""
+        return tuple(kind for kind, handler in self._handlers.items() if handler.signature.context_parameter)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether any handler takes its jobs in batches."""
+        return self._has_batches
+
+    @property
+    def schedules(self) -> tuple[CronDefinition, ...]:
+        return tuple(definition.routed(self.routes) for definition in self._schedules.values())
+
+
+def check_schedule(expression: str, timezone: str, misfire: str) -> Schedule:
+    """The schedule that these make, or an error that says what is wrong with them."""
+    if misfire not in MISFIRES:
+        raise ConfigError(f"misfire {misfire!r}: use {', '.join(MISFIRES)}")
+    return Schedule(expression, timezone)
+
+
+def _check_batch_handler(kind: str, function: Callable[..., Any]) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 1 or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise ConfigError(f"{kind}: a batch handler has one parameter, the list of jobs")
+
+
+def _any_arguments(kind: str) -> Callable[..., None]:
+    """A batch handler does not name its jobs' arguments: whatever JSON can hold will do."""
+
+    def arguments(**arguments: Any) -> None: ...
+
+    arguments.__name__ = kind
+    return arguments
+
+
+def _call_of(function: Callable[..., Any]) -> Any:
+    """What runs when the object is called: an instance may have an asynchronous __call__."""
+    return getattr(function, "__call__", None)  # noqa: B004
+
+
+def _place(handler: Handler) -> str:
+    return f"{handler.function.__module__}.{handler.function.__qualname__}"

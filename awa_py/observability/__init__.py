@@ -1,0 +1,1 @@
+"""What operators see: metrics, logs, traces, health, job history, and explanations."""

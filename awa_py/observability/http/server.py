@@ -1,0 +1,201 @@
+"""The metrics port: `/metrics`, `/healthz` and `/readyz`, from a thread of its own.
+
+It answers while the event loop is blocked: that is when somebody asks.
+"""
+
+import errno
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, Protocol, TypeAlias
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+
+from awa_py.errors import ConfigError
+from awa_py.observability.checks import Check
+from awa_py.observability.http.health import Health
+from awa_py.text import chain
+
+logger = logging.getLogger("awa.http")
+
+LOOPBACK = "127.0.0.1"
+CLIENT_TIMEOUT_S = 10.0  # a client that neither asks nor listens does not keep its thread for longer
+SHUTDOWN_POLL_S = 0.05
+
+
+Asked: TypeAlias = Callable[[], Health]
+
+
+class Source(Protocol):
+    """Who has metrics."""
+
+    registry: CollectorRegistry
+
+
+class MetricsServer:
+    """Serves until it is stopped, or the process ends."""
+
+    def __init__(
+        self,
+        metrics: Source,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        inherited: int | None = None,
+        health: Asked = Health,
+        liveness: Asked = Health,
+        own_process: bool = True,
+    ) -> None:
+        """`inherited` is the number of a socket that listens already; `own_process`: with its memory and CPU."""
+        self._host = host
+        self._port = port
+        self._inherited = inherited
+        self._health = health
+        self._liveness = liveness
+        self._registry = _Lean()
+        self._registry.register(metrics.registry)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector) if own_process else ():
+            collector(registry=self._registry)
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the one that was asked for until then."""
+        return self._port if self._server is None else int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Listens and answers. Raises ConfigError where the port cannot be had."""
+        try:
+            self._server = _Server(
+                self._host, self._port, self._inherited, self._registry, self._health, self._liveness
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigError(self._refusal(error)) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), name="awa-http", daemon=True
+        )
+        self._thread.start()
+        level = logging.INFO if self._inherited is None else logging.DEBUG
+        logger.log(level, "metrics at http://%s:%d/metrics", self._shown_host, self.port)
+
+    def stop(self) -> None:
+        """Stops answering and frees the port."""
+        server, self._server = self._server, None
+        if server is None or self._thread is None:
+            return
+        server.shutdown()
+        self._thread.join()
+        server.server_close()
+
+    @property
+    def _shown_host(self) -> str:
+        return f"[{self._host}]" if ":" in self._host else self._host
+
+    def _refusal(self, error: OSError | OverflowError) -> str:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            return f"the metrics port {self._port} of {self._host} is taken: choose another one, or 0 for any free one"
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return f"cannot serve metrics at {self._shown_host}:{self._port}: {why}"
+
+
+class _Lean(CollectorRegistry):
+    """Without the times at which counters began: they would double the number of series."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+
+class _Server(ThreadingHTTPServer):
+    allow_reuse_port = False  # Python 3.14's default would share a port that is taken
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        inherited: int | None,
+        registry: CollectorRegistry,
+        health: Asked,
+        liveness: Asked,
+    ) -> None:
+        self.registry = registry
+        self.health = health
+        self.liveness = liveness
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler, bind_and_activate=inherited is None)
+        if inherited is not None:
+            self.socket.close()
+            self.socket = socket.socket(fileno=inherited)
+            self.socket.set_inheritable(False)  # not for the processes that jobs start
+            self.server_address = self.socket.getsockname()
+
+    def server_bind(self) -> None:
+        # HTTPServer would ask DNS for our own name, which can take seconds, and nobody uses the answer.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        # Most of all a client that went away before it had its answer.
+        logger.debug("a request from %s ended in an error", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = CLIENT_TIMEOUT_S
+    server_version = "awa"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._metrics()
+        elif path == "/healthz":
+            self._say(self.server.liveness, "alive", "blocked")
+        elif path == "/readyz":
+            self._say(self.server.health, "ready", "not ready")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND, f"nothing is here: ask for /metrics, /healthz or /readyz, not {path}")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _metrics(self) -> None:
+        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+        self._reply(HTTPStatus.OK, content_type, encode(self.server.registry))
+
+    def _say(self, asked: Asked, good: str, bad: str) -> None:
+        try:
+            health = asked()
+        except Exception as error:
+            health = Health([Check("health", f"the health check failed: {chain(error)}")])
+        self._reply_json(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.answer(good, bad))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Errors are JSON here too, those of the standard library included."""
+        self.close_connection = True
+        self._reply_json(code, {"error": message or HTTPStatus(code).phrase})
+
+    def _reply_json(self, status: int, answer: Mapping[str, Any]) -> None:
+        self._reply(status, "application/json", json.dumps(answer).encode() + b"\n")
+
+    def _reply(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Standard error belongs to the worker's own log."""

@@ -1,0 +1,151 @@
+"""Which job a log line belongs to, and lines that would come by the thousand."""
+
+import contextvars
+import logging
+import math
+import threading
+import time
+from collections.abc import Hashable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from awa_py.text import rough
+
+FIELDS = ("job_id", "job_kind", "queue", "attempt", "jobs", "worker")
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 600.0
+_SHOWN_CHARACTERS = 8  # of a worker's id, where people read it
+
+
+class Call(Protocol):
+    """A handler's call: with one job, or with a batch of them."""
+
+    def fields(self) -> dict[str, Any]: ...
+
+
+# Set in the context that each handler has to itself: its tasks and its threads inherit it.
+current_call: ContextVar[Call | None] = ContextVar("awa_call", default=None)
+current_worker: ContextVar[str | None] = ContextVar("awa_worker", default=None)
+
+
+class JobFilter(logging.Filter):
+    """Lets every line pass, and adds the job that it was written for. It goes on a logging.Handler.
+
+    A record gets `job_id`, `job_kind`, `queue`, `attempt`, `jobs` (of a batch: how many) and `worker`, None where there
+    is none; and `job`, all of them in a few words, empty outside of handlers.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        call = current_call.get()
+        found = {"worker": current_worker.get(), "job": ""}
+        if call is not None:
+            found |= call.fields()
+            found["job"] = _in_words(found)
+            record.__dict__.update(found)
+        for name in (*FIELDS, "job"):
+            record.__dict__.setdefault(name, found.get(name))
+        return True
+
+
+def _in_words(fields: Mapping[str, Any]) -> str:
+    job = f"job {fields['job_id']}" if "job_id" in fields else f"{fields['jobs']} jobs"
+    words = [f"{job} {fields['job_kind']}", f"queue {fields['queue']}"]
+    if "attempt" in fields:
+        words.append(f"attempt {fields['attempt']}")
+    if fields["worker"] is not None:
+        words.append(f"worker {fields['worker'][:_SHOWN_CHARACTERS]}")
+    return f"[{', '.join(words)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    level: int
+    message: str
+    values: tuple[object, ...]
+    exc_info: BaseException | None
+    extra: Mapping[str, Any] | None
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+
+class _Pause:
+    """Until when lines of a kind are held back, and what was."""
+
+    __slots__ = ("ends_at", "held", "latest", "length_s", "timer")
+
+    def __init__(self, length_s: float) -> None:
+        self.length_s = length_s
+        self.ends_at = time.monotonic() + length_s
+        self.held = 0
+        self.latest: _Line | None = None
+        self.timer: threading.Timer | None = None
+
+
+class LogThrottle:
+    """Lines that may come by the thousand: the first of a kind at once, then one for all that came meanwhile.
+
+    As long as they go on coming, that one comes more and more seldom: after 10 s, 20 s, 40 s …, at last every 10
+    minutes. At the level DEBUG each line is there.
+    """
+
+    def __init__(self, logger: logging.Logger, *, pause_s: float = FIRST_PAUSE_S) -> None:
+        self._logger = logger
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+        self._pauses: dict[Hashable, _Pause] = {}
+
+    def log(
+        self,
+        level: int,
+        kind: Hashable,
+        message: str,
+        *values: object,
+        exc_info: BaseException | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes the line, or counts it with others of its kind."""
+        line = _Line(level, message, values, exc_info, extra)
+        if self._is_first(kind, line):
+            self._logger.log(level, message, *values, exc_info=exc_info, extra=extra, stacklevel=2)
+        else:
+            self._logger.debug(message, *values, exc_info=exc_info, extra=extra, stacklevel=2)
+
+    def close(self) -> None:
+        """Says at once what it still has to say."""
+        for kind in list(self._pauses):
+            self._end_pause(kind)
+
+    def _is_first(self, kind: Hashable, line: _Line) -> bool:
+        with self._lock:
+            pause = self._pauses.get(kind)
+            if pause is None or (pause.timer is None and time.monotonic() >= pause.ends_at):
+                self._pauses[kind] = _Pause(self._pause_s)
+                return True
+            pause.held += 1
+            pause.latest = line
+            if pause.timer is None:
+                left_s = max(0.0, pause.ends_at - time.monotonic())
+                pause.timer = threading.Timer(left_s, self._end_pause, (kind,))
+                pause.timer.daemon = True
+                pause.timer.start()
+            return False
+
+    def _end_pause(self, kind: Hashable) -> None:
+        with self._lock:
+            pause = self._pauses.pop(kind, None)
+            if pause is None or pause.latest is None:
+                return
+            if pause.timer is not None:
+                pause.timer.cancel()
+            self._pauses[kind] = _Pause(min(2 * pause.length_s, LONGEST_PAUSE_S))
+        pause.latest.context.run(self._write_latest, pause)
+
+    def _write_latest(self, pause: _Pause) -> None:
+        line = pause.latest
+        assert line is not None
+        message, values = line.message, line.values
+        if pause.held > 1:
+            since = timedelta(seconds=math.ceil(pause.length_s - max(0.0, pause.ends_at - time.monotonic())))
+            message, values = f"{message} (and %s more like it in %s)", (*values, f"{pause.held - 1:,}", rough(since))
+        self._logger.log(line.level, message, *values, exc_info=line.exc_info, extra=line.extra)

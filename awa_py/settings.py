@@ -1,0 +1,192 @@
+"""Every setting that is not an argument: one place for its default, its variable and its limits."""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs
+
+from awa_py import durations
+from awa_py.errors import ConfigError, InvalidDuration
+
+logger = logging.getLogger("awa.config")
+
+DEFAULT_SCHEMA = "awa"
+MAX_PORT = 65535
+_HOST = r"(\[[^\]]*\]|[^:@\[\]]*)(:(?P<port>[0-9]*))?"
+
+
+def _setting(default: Any, says: str) -> Any:
+    return field(default=default, metadata={"says": says})
+
+
+def _seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Intervals, retentions and limits. Each is read from `AWA_` and its name in capitals."""
+
+    heartbeat_interval: timedelta = _setting(_seconds(30), "how often a worker renews the leases of its running jobs")
+    heartbeat_staleness: timedelta = _setting(
+        _seconds(90), "how old a job's heartbeat may be before its worker is presumed dead"
+    )
+    heartbeat_rescue_interval: timedelta = _setting(_seconds(30), "how often the leader looks for stale jobs")
+    deadline_rescue_interval: timedelta = _setting(_seconds(30), "how often the leader looks for overdue jobs")
+    promote_interval: timedelta = _setting(
+        _seconds(5), "how long the leader sleeps at the most before it looks for due jobs again"
+    )
+    cleanup_interval: timedelta = _setting(_seconds(60), "how often the leader deletes what is past its retention")
+    cron_sync_interval: timedelta = _setting(_seconds(60), "how often the leader writes its app's schedules")
+    cron_eval_interval: timedelta = _setting(
+        _seconds(1), "how long the leader sleeps at the most before it looks for due schedules again"
+    )
+    unserved_interval: timedelta = _setting(
+        _seconds(30), "how often the leader looks for due jobs whose kind no live worker knows"
+    )
+    rebalance_interval: timedelta = _setting(
+        _seconds(2), "how often the leader splits queues with max_workers over the live workers"
+    )
+    aging_interval: timedelta = _setting(
+        _seconds(300), "how long a ready job waits at its priority before it moves up one, where others are before it"
+    )
+    leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader proves that its session is alive")
+    leader_timeout: timedelta = _setting(
+        _seconds(10), "how long the leader's session may be silent before PostgreSQL ends it"
+    )
+    election_interval: timedelta = _setting(_seconds(1), "how often a candidate tries to become the leader")
+    completed_retention: timedelta = _setting(timedelta(hours=24), "how long completed jobs are kept; 0 keeps none")
+    failed_retention: timedelta = _setting(timedelta(hours=72), "how long failed and cancelled jobs are kept")
+    events_retention: timedelta = _setting(
+        timedelta(days=7), "how long is kept what happened to jobs beside their rows; 0 notes nothing"
+    )
+    rollup_interval: timedelta = _setting(_seconds(60), "how often the leader rolls up what ended in the last minutes")
+    rollup_retention: timedelta = _setting(
+        timedelta(days=30), "how long the figures of each minute are kept; 0 keeps none"
+    )
+    shutdown_timeout: timedelta = _setting(_seconds(30), "how long running jobs may go on after a stop signal")
+    poll_interval: timedelta = _setting(
+        _seconds(0.5), "how often an idle worker looks for jobs by itself; four times less often while it can be woken"
+    )
+    metrics_interval: timedelta = _setting(
+        _seconds(15), "how often the leader reads the queues for its metrics, where a metrics port is open"
+    )
+    blocked_after: timedelta = _setting(
+        _seconds(1), "how long a handler may block the event loop before a warning names it, with its stack"
+    )
+    max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
+        """The settings of the environment; a blank variable counts as unset, an override that is None too."""
+        values: dict[str, Any] = {}
+        for setting in fields(cls):
+            text = environ.get(variable(setting.name), "").strip()
+            if text:
+                values[setting.name] = _read(setting.name, text)
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if not isinstance(value, timedelta):
+                continue
+            if setting.name.endswith("_retention"):
+                if value < timedelta(0):
+                    raise ConfigError(f"{variable(setting.name)} must not be negative")
+            elif value <= timedelta(0):
+                raise ConfigError(f"{variable(setting.name)} must be longer than 0")
+        if self.max_args_bytes < 1:
+            raise ConfigError("AWA_MAX_ARGS_BYTES must be 1 or more")
+        if self.heartbeat_staleness <= self.heartbeat_interval:
+            raise ConfigError(
+                f"AWA_HEARTBEAT_STALENESS ({durations.text(self.heartbeat_staleness)}) must exceed "
+                f"AWA_HEARTBEAT_INTERVAL ({durations.text(self.heartbeat_interval)}): every running job would be "
+                "taken for dead"
+            )
+        if self.heartbeat_staleness < 3 * self.heartbeat_interval:
+            logger.warning(
+                "AWA_HEARTBEAT_STALENESS is less than three times AWA_HEARTBEAT_INTERVAL: one lost heartbeat "
+                "may take a live job for dead"
+            )
+        if self.leader_timeout < 2 * self.leader_check_interval:
+            raise ConfigError(
+                "AWA_LEADER_TIMEOUT must be at least twice AWA_LEADER_CHECK_INTERVAL: PostgreSQL would depose a "
+                "healthy leader"
+            )
+
+
+def variable(setting: str) -> str:
+    """The environment variable of a setting."""
+    return f"AWA_{setting.upper()}"
+
+
+def _read(name: str, text: str) -> timedelta | int:
+    if name == "max_args_bytes":
+        if not text.isdecimal():
+            raise ConfigError(f"{variable(name)}: {text!r} is not a number of bytes")
+        return int(text)
+    try:
+        return durations.parse(text)
+    except InvalidDuration as error:
+        raise ConfigError(f"{variable(name)}: {error}") from None
+
+
+def schema_name(schema: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The schema that was given, else AWA_SCHEMA, else `awa`."""
+    return schema or environ.get("AWA_SCHEMA", "").strip() or DEFAULT_SCHEMA
+
+
+def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The URL that was given, else AWA_DATABASE_URL, else DATABASE_URL, else the credential `database_url`."""
+    found = url or environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()
+    found = found or credential("database_url", environ)
+    if not found:
+        raise ConfigError(
+            "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
+        )
+    return _checked_url(found, "database")
+
+
+def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The URL that goes past a pooler: the one that was given, else AWA_DIRECT_URL, else the credential `direct_url`;
+    else none."""
+    found = url or environ.get("AWA_DIRECT_URL", "").strip() or credential("direct_url", environ)
+    return _checked_url(found, "direct") if found else None
+
+
+def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """What systemd's LoadCredential= handed over under that name; nothing where it did not."""
+    directory = environ.get("CREDENTIALS_DIRECTORY", "")
+    try:
+        return (Path(directory) / name).read_text(encoding="utf-8").strip() if directory else ""
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the credential {name}: {error}") from error
+
+
+def _checked_url(url: str, name: str) -> str:
+    """What cannot be read is not quoted: it may be a part of the password."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(f"the {name} URL must begin with postgresql://")
+    authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
+    hosts = authority.rpartition("@")[2]
+    places = [re.fullmatch(_HOST, host) for host in hosts.split(",")]
+    if authority.count("@") > 1 or not all(place and int(place["port"] or 0) <= MAX_PORT for place in places):
+        raise ConfigError(
+            f"the {name} URL cannot be read: it is postgresql://user:password@host:port/database, where / ? # @ in a "
+            "name or a password are written as %2F %3F %23 %40"
+        )
+    _, asks, query = url.partition("#")[0].partition("?")
+    try:
+        parse_qs(query, strict_parsing=bool(asks and query))
+    except ValueError:
+        raise ConfigError(f"the {name} URL cannot be read: after its ? come name=value, joined by &") from None
+    return url

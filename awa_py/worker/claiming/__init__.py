@@ -1,0 +1,1 @@
+"""Claim jobs as slots become free."""

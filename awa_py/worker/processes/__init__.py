@@ -1,0 +1,1 @@
+"""Several worker processes under one supervisor: `awa worker --processes N`."""
