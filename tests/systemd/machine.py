@@ -176,7 +176,7 @@ def _furnish(root: Path) -> None:
     source = root.parent / "source"
     for name in ("awa_py", "cli", "monitoring", "schema", "systemd"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     home = root / "opt" / "awa"
     subprocess.run([PYTHON, "-m", "venv", "--without-pip", "--symlinks", home], check=True)
