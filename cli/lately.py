@@ -107,9 +107,7 @@ async def show_lately(
             )
         )
     else:
-        say(
-            f"nothing that ended in the last {durations.text(since)} is in the roll-up yet; it is written every minute"
-        )
+        say(f"nothing that ended in the last {durations.text(since)} is in the roll-up yet; it is written every minute")
 
 
 def _lines(by_queue: Sequence[Figures], by_kind: Sequence[Figures]) -> Iterator[Figures]:
