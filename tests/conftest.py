@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlsplit, urlunsplit
@@ -22,8 +23,22 @@ SERVER = pytest.StashKey[EmbeddedPostgres]()
 SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB", "autovacuum": "off"}
 
 
+# Variables of the caller that would change what the tests see. AWA_TEST_* and AWA_PG_BIN choose what to test.
+FOREIGN = re.compile(
+    r"(?!AWA_TEST_|AWA_PG_BIN$)(AWA_|PG|OTEL_|TTY_|JUPYTER_|_TYPER_)"
+    r"|(DATABASE_URL|CI|GITHUB_ACTIONS|NO_COLOR|FORCE_COLOR|PY_COLORS|COLORTERM|TERMINAL_WIDTH|CREDENTIALS_DIRECTORY"
+    r"|NOTIFY_SOCKET|WATCHDOG_USEC|WATCHDOG_PID|INVOCATION_ID|JOURNAL_STREAM)$"
+)
+# Without COLUMNS, rich would measure the terminal that standard error may still be connected to.
+TERMINAL = {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """The first process starts a server; xdist's workers inherit its address. AWA_TEST_URL names another one."""
+    """Start a server in the first process; xdist's workers inherit its address. AWA_TEST_URL names another one."""
+    if not config.getoption("numprocesses", None):  # this process runs tests; otherwise it only shows the results
+        os.environ.update(TERMINAL)
+        for name in filter(FOREIGN.match, list(os.environ)):
+            del os.environ[name]
     # Where the tests run in the background of a shell, Ctrl-C is ignored, and so it would be by all that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "AWA_TEST_URL" not in os.environ and not config.option.collectonly:

@@ -102,7 +102,7 @@ class TestSince:  # F16
 
     def test_where_nothing_ended_it_says_so(self, awa: Awa) -> None:
         assert awa.ok("stats", "--since", "90m").out == (
-            "nothing that ended in the last 1h30m has been rolled up; the leader does so every minute\n"
+            "nothing that ended in the last 1h30m is in the roll-up yet; it is written every minute\n"
         )
 
     def test_without_since_it_is_as_it_was(self, worked: Awa) -> None:
