@@ -256,7 +256,7 @@ class App(Client):
             metrics=metrics,
             worker_id=worker_id,
             name=name,
-            companions=[self.candidate(process_id=worker_id, metrics=metrics)] if maintenance else [],
+            services=[self.candidate(process_id=worker_id, metrics=metrics)] if maintenance else [],
         )
 
     def candidate(self, *, process_id: UUID | None = None, metrics: Metrics | None = None) -> Candidate:

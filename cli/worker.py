@@ -22,7 +22,7 @@ from awa_py.systemd.notifier import FIRST_TICK_S, Notifier
 from awa_py.systemd.reload import Reload
 from awa_py.systemd.service import Service
 from awa_py.systemd.summary import Summary
-from awa_py.worker.processes.status_pipe import Reporter
+from awa_py.worker.processes.status_pipe import StatusReporter
 from awa_py.worker.processes.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
 from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
@@ -188,7 +188,7 @@ async def _work(
     figures = Summary(metrics.figures, f"queues {', '.join(queues)}")
     attendant = Service(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
     watch_supervisor()
-    reporting = asyncio.create_task(_report(worker, Reporter.of_this_process()))
+    reporting = asyncio.create_task(_report(worker, StatusReporter.of_this_process()))
     try:
         async with attendant, app:  # handlers may enqueue
             with serving(metrics, worker, host=host, port=port):
@@ -198,7 +198,7 @@ async def _work(
     return worker.abandoned
 
 
-async def _report(worker: Worker, reporter: Reporter) -> None:
+async def _report(worker: Worker, reporter: StatusReporter) -> None:
     """Tells the supervisor that the worker is at work; for ever, where it wants to know how it goes on."""
     while not worker.ready.is_set():
         _tell(worker, reporter)
@@ -209,7 +209,7 @@ async def _report(worker: Worker, reporter: Reporter) -> None:
     _tell(worker, reporter)
 
 
-def _tell(worker: Worker, reporter: Reporter) -> None:
+def _tell(worker: Worker, reporter: StatusReporter) -> None:
     if worker.responds(within_s=2 * reporter.every_s):
         reporter.tell(worker.metrics.figures(), at_work=worker.ready.is_set(), is_ready=not worker.problems())
 

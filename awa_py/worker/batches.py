@@ -7,7 +7,7 @@ from typing import Any
 
 from awa_py.model.context import BatchJob
 from awa_py.model.registry import Handler
-from awa_py.worker.claimed_job import OVERRAN, ClaimedJob, Stop
+from awa_py.worker.claimed_job import OVERRAN, ClaimedJob, StopReason
 
 
 class Batch:
@@ -26,7 +26,7 @@ class Batch:
         "size",
         "stop",
         "task",
-        "waits_since",
+        "waiting_since",
     )
 
     def __init__(self, handler: Handler, flights: Sequence[ClaimedJob]) -> None:
@@ -34,13 +34,13 @@ class Batch:
         self.kind = handler.kind
         self.flights = flights
         self.queue = flights[0].queue
-        self.waits_since = time.monotonic()
+        self.waiting_since = time.monotonic()
         self.size = len(flights)
         self._by_id = {flight.id: flight for flight in flights}
         self._unsettled = dict(self._by_id)
         self._settle: Callable[[Batch, int, object], None] | None = None
         self._wanted = set(self._unsettled)
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self.task: asyncio.Task[None] | None = None
         self._abandoned = False
         for flight in flights:
@@ -48,18 +48,18 @@ class Batch:
             if flight.stop is not None:
                 self._one_is_told(flight, flight.stop)
 
-    def tell(self, reason: Stop) -> None:
+    def request_stop(self, reason: StopReason) -> None:
         """Tells the handler to stop, whatever its jobs were told: an asynchronous one is interrupted."""
-        if self.stop not in (reason, Stop.SHUTDOWN):  # once for each reason: it may be cleaning up
+        if self.stop not in (reason, StopReason.SHUTDOWN):  # once for each reason: it may be cleaning up
             self.stop = reason
             if self.task is not None:
                 self.task.cancel()
 
-    def _one_is_told(self, flight: ClaimedJob, reason: Stop) -> None:
+    def _one_is_told(self, flight: ClaimedJob, reason: StopReason) -> None:
         """The call is interrupted once none of the jobs that it has not settled is wanted any more."""
         self._wanted.discard(flight.id)
         if self._unsettled and not self._wanted:
-            self.tell(reason)
+            self.request_stop(reason)
 
     @property
     def limit(self) -> tuple[float, float] | None:
@@ -72,7 +72,7 @@ class Batch:
         self._wanted.discard(job_id)
         return self._unsettled.pop(job_id, None)
 
-    def unsettled(self) -> list[ClaimedJob]:
+    def open_jobs(self) -> list[ClaimedJob]:
         """The jobs whose outcome is open; after this call, none is."""
         flights, self._unsettled = list(self._unsettled.values()), {}
         return flights

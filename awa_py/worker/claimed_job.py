@@ -15,12 +15,12 @@ from awa_py.worker.outcomes import AttemptOutcome
 OVERRAN = "it overran its time"
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     """Why a handler is told to stop."""
 
     CANCELLED = "cancelled by user"
-    LOST = "its lease was lost"
-    FENCED = "its lease ran out: the database could not be reached"
+    LEASE_LOST = "its lease was lost"
+    LEASE_EXPIRED = "its lease ran out: the database could not be reached"
     SHUTDOWN = "the worker shuts down"
 
 
@@ -44,7 +44,7 @@ class ClaimedJob:
         "stop",
         "task",
         "told",
-        "waits_since",
+        "waiting_since",
     )
     size = 1  # as a call of a handler: a Batch has more
 
@@ -59,21 +59,21 @@ class ClaimedJob:
         self.row = row
         self.handler = handler
         # On this process's monotonic clock, and never later than on the database's.
-        self.waits_since = self.renewed_at = claimed_at
+        self.waiting_since = self.renewed_at = claimed_at
         self.context: Context | None = None
         self.outcome: AttemptOutcome | None = None  # once it is settled
         self.progress: str | None = None
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self.task: asyncio.Task[None] | None = None  # while its handler runs, and nothing else runs in that task
-        self.told: Callable[[ClaimedJob, Stop], None] | None = None  # what its batch does about it
+        self.told: Callable[[ClaimedJob, StopReason], None] | None = None  # what its batch does about it
 
-    def unsettled(self) -> "list[ClaimedJob]":
+    def open_jobs(self) -> "list[ClaimedJob]":
         """The jobs of this call whose outcome is open: itself."""
         return [self]
 
-    def tell(self, reason: Stop) -> None:
+    def request_stop(self, reason: StopReason) -> None:
         """Tells the handler to stop, once: an asynchronous one is interrupted, a synchronous one has to look."""
-        if self.stop is not None and reason is not Stop.SHUTDOWN:
+        if self.stop is not None and reason is not StopReason.SHUTDOWN:
             return
         self.stop = self.stop or reason
         if self.told is not None:
@@ -89,7 +89,7 @@ class ClaimedJob:
 
         It begins with the claim, not with the handler: that is when the database takes the job for overdue.
         """
-        return None if self.limit_s is None else (self.waits_since + self.limit_s, self.limit_s)
+        return None if self.limit_s is None else (self.waiting_since + self.limit_s, self.limit_s)
 
     def is_abandoned(self) -> None:
         """Its thread cannot be interrupted: whoever looks there sees that its work is not wanted any more."""

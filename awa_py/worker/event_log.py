@@ -109,8 +109,8 @@ class EventLog:
     def _note_long_runs(self) -> None:
         """Whoever dies in the middle of a job should have said that it began with it."""
         long_ago = time.monotonic() - FLUSH_INTERVAL_S
-        long = [flight for flight in self._flights if self._noted_until < flight.waits_since <= long_ago]
-        self._add([_happening(STARTED, flight, flight.waits_since, None) for flight in long])
+        long = [flight for flight in self._flights if self._noted_until < flight.waiting_since <= long_ago]
+        self._add([_happening(STARTED, flight, flight.waiting_since, None) for flight in long])
         self._noted_until = long_ago
 
     async def _run(self) -> None:
@@ -145,7 +145,7 @@ class EventLog:
 
 
 def _happening(event: str, flight: ClaimedJob, at: float, detail: str | None) -> JobEvent:
-    return JobEvent(event, flight.id, flight.lease, flight.attempt, at, flight.waits_since, detail)
+    return JobEvent(event, flight.id, flight.lease, flight.attempt, at, flight.waiting_since, detail)
 
 
 def _detail(flight: ClaimedJob) -> str | None:

@@ -19,7 +19,7 @@ from awa_py.model.outcomes import Retry
 from awa_py.model.registry import Handler, Registry
 from awa_py.observability.logs import current_call
 from awa_py.worker.batches import Batch, BatchCollector
-from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.in_flight import Call, InFlightJobs, QueueSlots
 from awa_py.worker.judge import DONE, HandlerTimeout, Judge, stopped
 from awa_py.worker.outcomes import Released, Throttled
@@ -69,12 +69,12 @@ class Executor:
         """How many handlers run."""
         return len(self._tasks)
 
-    def start(self, queue: str, flights: Sequence[ClaimedJob]) -> None:
+    def submit(self, queue: str, flights: Sequence[ClaimedJob]) -> None:
         """Runs the jobs as soon as there are slots; their outcomes go to `settle`."""
         if self._registry.has_batches:
             flights = self._gather(queue, flights)
         self._flights.line_up(queue, flights, len(flights))
-        self.go_on()
+        self.run_waiting()
 
     def _gather(self, queue: str, flights: Sequence[ClaimedJob]) -> list[ClaimedJob]:
         """Puts the jobs of batch handlers together. Returns the others."""
@@ -92,7 +92,7 @@ class Executor:
         self._flights.expect_batches(queue, 0 if alone else largest)
         return alone
 
-    def go_on(self) -> None:
+    def run_waiting(self) -> None:
         """Takes what waits, as far as there are slots."""
         if self._taker is None and self._flights.may_take:
             self.idle.clear()
@@ -113,7 +113,7 @@ class Executor:
                 self._flights.gather(queue, -len(flights))
                 self._release(flights)
 
-    def give_back_late(self, since: float) -> None:
+    def release_waiting_since(self, since: float) -> None:
         """Lets somebody else have the jobs that wait for a slot since before that moment."""
         self._release(self._flights.take_back(since))
 
@@ -126,9 +126,9 @@ class Executor:
     def interrupt(self) -> None:
         """Ends all handlers that still run, and gives their jobs back."""
         for flight in self._flights:
-            flight.tell(Stop.SHUTDOWN)
+            flight.request_stop(StopReason.SHUTDOWN)
         for batch in self._batches:  # also those of which every job is settled
-            batch.tell(Stop.SHUTDOWN)
+            batch.request_stop(StopReason.SHUTDOWN)
 
     def close(self) -> None:
         """Lets go of the threads; one that still runs a handler ends by itself."""
@@ -176,7 +176,7 @@ class Executor:
                     self._hand_in(lane, ended)
                     ended = []
                     self._taker = None
-                    self.go_on()
+                    self.run_waiting()
                     end = await in_context(context, work, awaited)
             except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
                 end = error
@@ -186,7 +186,7 @@ class Executor:
                 run_times[call.kind].append(now - began)
             if isinstance(call, Batch):
                 self._batches.discard(call)
-                ended += self._judged(call.unsettled(), end)
+                ended += self._judged(call.open_jobs(), end)
             elif end is None:
                 call.outcome = DONE
                 ended.append(call)
@@ -220,7 +220,7 @@ class Executor:
         self._tasks.discard(task)
         if self._taker is task:  # somebody cancelled it between two jobs
             self._taker = None
-        self.go_on()
+        self.run_waiting()
         if not self._tasks:
             self.idle.set()
 
@@ -281,7 +281,7 @@ class Executor:
     def _start_batch(self, batch: Batch) -> None:
         self._flights.gather(batch.queue, -batch.size)
         self._flights.line_up(batch.queue, [batch], batch.size)
-        self.go_on()
+        self.run_waiting()
 
     def call_in(self, task: "asyncio.Task[Any] | None") -> Call | None:
         """Whose handler runs in that task. From any thread."""
@@ -296,7 +296,7 @@ class Executor:
             try:
                 return await asyncio.shield(thread)
             except asyncio.CancelledError:
-                if patient and call.stop in (Stop.CANCELLED, Stop.LOST, Stop.FENCED):
+                if patient and call.stop in (StopReason.CANCELLED, StopReason.LEASE_LOST, StopReason.LEASE_EXPIRED):
                     # A thread cannot be interrupted: it was told, and how it ends decides.
                     patient = False
                     _forget_cancellation()

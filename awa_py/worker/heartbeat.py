@@ -30,7 +30,7 @@ from awa_py.settings import Settings
 from awa_py.store import heartbeat as store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
-from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.directives import Directives, directives_from
 from awa_py.worker.in_flight import InFlightJobs
 from awa_py.worker.wakeups import Wakeups
@@ -61,7 +61,7 @@ class Heartbeat:
         bell: Wakeups,
         listening: Callable[[], bool],
         stopping: Callable[[], bool],
-        tell: Callable[[ClaimedJob, Stop], None],
+        tell: Callable[[ClaimedJob, StopReason], None],
         orders: Directives,
         obey: Callable[[Directives], None],
     ) -> None:
@@ -96,7 +96,7 @@ class Heartbeat:
         """Whether its thread answers. Without a database it does."""
         return self._thread.responds(within_s)
 
-    def beat_now(self) -> None:
+    def send_now(self) -> None:
         """Beats at once: what the worker has to know may have changed."""
         if self._wake is not None:
             self._thread.call(self._wake.set)
@@ -188,11 +188,11 @@ class Heartbeat:
         ours = await store.renew_leases(session, self._worker.id, ids, leases)
         for flight in old:
             if flight.id not in ours:
-                self._tell(flight, Stop.LOST)
+                self._tell(flight, StopReason.LEASE_LOST)
                 continue
             flight.renewed_at = began
             if ours[flight.id]:
-                self._tell(flight, Stop.CANCELLED)
+                self._tell(flight, StopReason.CANCELLED)
 
     def _pace(self, rows: Iterable[Record]) -> tuple[float, float]:
         """The interval and the staleness, as the shortest staleness of the worker's queues asks for."""
@@ -212,7 +212,7 @@ class Heartbeat:
                 if flight.stop is None and now > flight.renewed_at + patience_s:
                     sentence = "%s: no heartbeat got through, its lease runs out: stopping it"
                     self._log_throttle.log(logging.ERROR, flight.kind, sentence, flight, extra=flight.fields())
-                    self._tell(flight, Stop.FENCED)
+                    self._tell(flight, StopReason.LEASE_EXPIRED)
 
     async def _look_for_cancels(self, session: Session) -> None:
         """Where notifications cannot be heard, cancels are looked for."""
@@ -222,7 +222,7 @@ class Heartbeat:
             unwanted = set(await store.list_cancel_requests(session, self._worker.id, ids, leases))
             for flight in flights:
                 if flight.id in unwanted:
-                    self._tell(flight, Stop.CANCELLED)
+                    self._tell(flight, StopReason.CANCELLED)
 
 
 def _margin_s(staleness_s: float) -> float:

@@ -78,14 +78,22 @@ class QueueSlots:
 class InFlightJobs:
     """All jobs in flight of a worker."""
 
-    def __init__(self, queues: Mapping[str, int], concurrency: int, freed: Callable[[], None]) -> None:
+    def __init__(self, queues: Mapping[str, int], concurrency: int) -> None:
         self._concurrency = concurrency
-        self._freed = freed
+        self._slot_free_callbacks: list[Callable[[], None]] = []
         self._flights: dict[int, ClaimedJob] = {}
         self._lanes = {queue: QueueSlots(limit) for queue, limit in queues.items()}
         self._turns = deque(self._lanes.values())
         self._held = 0
         self.abandoned = 0
+
+    def on_slot_free(self, callback: Callable[[], None]) -> None:
+        """Call the function whenever a slot has become free, after those that were registered before it."""
+        self._slot_free_callbacks.append(callback)
+
+    def _notify_slot_free(self) -> None:
+        for callback in self._slot_free_callbacks:
+            callback()
 
     def room(self, queue: str) -> int:
         """How many more jobs of the queue may be claimed."""
@@ -186,14 +194,14 @@ class InFlightJobs:
         for flight in flights:
             if in_flight.get(flight.id) is flight:  # not where it was claimed anew meanwhile
                 del in_flight[flight.id]
-        self._freed()
+        self._notify_slot_free()
 
     def take_back(self, since: float) -> list[ClaimedJob]:
         """Takes those back that wait for a slot since before that moment."""
         taken: list[ClaimedJob] = []
         for lane in self._turns:
-            while lane.waiting and lane.waiting[0].waits_since < since:
-                taken += lane.take().unsettled()
+            while lane.waiting and lane.waiting[0].waiting_since < since:
+                taken += lane.take().open_jobs()
                 lane.batch = 0  # calls take long: the next batch is claimed when there is a slot for it
         return taken
 
@@ -201,7 +209,7 @@ class InFlightJobs:
         """Takes those of one queue back that wait for a slot."""
         lane = self._lanes[queue]
         lane.batch = 0
-        return [flight for _ in range(len(lane.waiting)) for flight in lane.take().unsettled()]
+        return [flight for _ in range(len(lane.waiting)) for flight in lane.take().open_jobs()]
 
     def give_back(self, flights: Sequence[ClaimedJob]) -> None:
         """These jobs have not run, and that is to be written."""
@@ -221,7 +229,7 @@ class InFlightJobs:
                 logger.debug("%s: its thread ended at last, with %s", call, kind, extra=call.fields())
             self.free_slot(lane)
             self.abandoned -= 1
-            self._freed()
+            self._notify_slot_free()
 
         thread.add_done_callback(ended)
 

@@ -9,7 +9,7 @@ from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze
 from awa_py.model.outcomes import Throttled as Throttle
 from awa_py.observability.metrics import Reason
 from awa_py.text import chain, clean
-from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.outcomes import (
     AttemptFailed,
     AttemptOutcome,
@@ -73,11 +73,11 @@ def _reason(error: BaseException) -> Reason:
 def stopped(flight: ClaimedJob) -> AttemptOutcome:
     """The outcome of an attempt that ended because it was told to, or by a cancellation of its own."""
     match flight.stop:
-        case Stop.CANCELLED:
-            return Discarded(State.CANCELLED, Stop.CANCELLED)
-        case Stop.LOST:
+        case StopReason.CANCELLED:
+            return Discarded(State.CANCELLED, StopReason.CANCELLED)
+        case StopReason.LEASE_LOST:
             return LeaseLost()
-        case Stop.FENCED | Stop.SHUTDOWN:
+        case StopReason.LEASE_EXPIRED | StopReason.SHUTDOWN:
             return Released()
         case None:
             return AttemptFailed("CancelledError: the handler cancelled itself")

@@ -27,7 +27,7 @@ from awa_py.rate_limiter import RateLimiter, over
 from awa_py.settings import Settings
 from awa_py.store.heartbeat import WorkerInfo, lock_worker
 from awa_py.store.session import Session
-from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.claiming.fetcher import Fetcher
 from awa_py.worker.completer import Completer
 from awa_py.worker.directives import Directives
@@ -55,7 +55,7 @@ class Part(Protocol):
     async def stop(self) -> None: ...
 
 
-class Companion(Part, Protocol):
+class MonitoredService(Part, Protocol):
     """A part that can be asked how it is: the candidate for leadership, say."""
 
     def responds(self, within_s: float) -> bool: ...
@@ -76,7 +76,7 @@ class Worker:
         metrics: Metrics | None = None,
         worker_id: UUID | None = None,
         name: WorkerName | None = None,
-        companions: Sequence[Companion] = (),
+        services: Sequence[MonitoredService] = (),
     ) -> None:
         """`name` is how people call it; None: as the environment says."""
         _check(queues, concurrency)
@@ -84,7 +84,7 @@ class Worker:
         self._registry = registry
         self._settings = settings
         self._queues = dict(queues)
-        self._companions = companions
+        self._services = services
         self.metrics = metrics or Metrics()
         worker_id = worker_id or uuid4()
         self.info = WorkerInfo(
@@ -140,13 +140,13 @@ class Worker:
             Check("schema"),
             Check("listening", deaf),
             # Whoever cannot stand for election can work all the same.
-            *(replace(check, vital=False) for companion in self._companions for check in companion.checks()),
+            *(replace(check, vital=False) for service in self._services for check in service.checks()),
         ]
 
     def responds(self, within_s: float) -> bool:
         """Whether the threads beside the event loop answer: the heartbeat's, and the candidate's."""
         heart_turns = self._heart is None or self._heart.responds(within_s)
-        return all([heart_turns, *(companion.responds(within_s) for companion in self._companions)])
+        return all([heart_turns, *(service.responds(within_s) for service in self._services)])
 
     def stop(self) -> None:
         """Stops claiming and lets running jobs finish within the shutdown timeout; a second call ends them at once."""
@@ -154,7 +154,7 @@ class Worker:
             self._hurried.set()
         self._stopping.set()
         if self._heart is not None:
-            self._heart.beat_now()  # the registry says that it is stopping
+            self._heart.send_now()  # the registry says that it is stopping
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Works until `stop()`, or, with `until_idle`, until nothing is due."""
@@ -168,7 +168,7 @@ class Worker:
         async with self._registered() as registered:
             if not registered:
                 return
-            flights = InFlightJobs(self._queues, self.info.concurrency, lambda: freed())
+            flights = InFlightJobs(self._queues, self.info.concurrency)
             bell = Wakeups()
             claims = ReconnectingConnection(
                 self._database,
@@ -242,9 +242,8 @@ class Worker:
 
             fetcher.obey(self._entry.orders)
 
-            def freed() -> None:
-                executor.go_on()
-                fetcher.slot_is_free()
+            flights.on_slot_free(executor.run_waiting)
+            flights.on_slot_free(fetcher.slot_is_free)
 
             listener = self._listener = Listener(
                 self._database,
@@ -254,7 +253,7 @@ class Worker:
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
             watch = LoopWatchdog(executor.call_in, self._settings.blocked_after.total_seconds())
-            async with _running(heart, completer, listener, finishes, [watch, timeline, *self._companions]):
+            async with _running(heart, completer, listener, finishes, [watch, timeline, *self._services]):
                 self.ready.set()
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
@@ -388,12 +387,12 @@ def _check(queues: Mapping[str, int], concurrency: int) -> None:
             raise ConfigError(f'queue "{queue}": its limit is 1 or more, not {limit}')
 
 
-def _teller() -> Callable[[ClaimedJob, Stop], None]:
+def _teller() -> Callable[[ClaimedJob, StopReason], None]:
     """Tells a handler to stop, from any thread."""
     loop = asyncio.get_running_loop()
 
-    def tell(flight: ClaimedJob, reason: Stop) -> None:
-        loop.call_soon_threadsafe(flight.tell, reason)
+    def tell(flight: ClaimedJob, reason: StopReason) -> None:
+        loop.call_soon_threadsafe(flight.request_stop, reason)
 
     return tell
 
@@ -415,11 +414,11 @@ def _hearer(info: WorkerInfo, fetcher: Fetcher, heart: Heartbeat, flights: InFli
         if topic == Topic.READY:
             fetcher.queue_is_ready(subject)
         elif (topic == Topic.QUEUES and subject in info.queues) or (topic == Topic.WORKERS and subject == str(info.id)):
-            heart.beat_now()
+            heart.send_now()
         elif topic in (Topic.CANCEL, Topic.LOST):
             job_id, _, lease = subject.partition(":")
             flight = flights.get(int(job_id))
             if flight is not None and flight.lease == int(lease):
-                flight.tell(Stop.CANCELLED if topic == Topic.CANCEL else Stop.LOST)
+                flight.request_stop(StopReason.CANCELLED if topic == Topic.CANCEL else StopReason.LEASE_LOST)
 
     return heard

@@ -18,7 +18,7 @@ from awa_py.observability.metrics import Metrics
 from awa_py.store import claim, heartbeat, maintenance
 from awa_py.store.claim import WAITED_S
 from awa_py.store.session import Session
-from awa_py.worker.claimed_job import ClaimedJob, Stop
+from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.claiming.cursor import Cursor
 from awa_py.worker.claiming.prospects import Prospects
 from awa_py.worker.claiming.taker import Taker
@@ -115,7 +115,7 @@ class Fetcher:
         failures = 0
         while True:
             self._wake.clear()
-            self._executor.give_back_late(time.monotonic() - PATIENCE_S)
+            self._executor.release_waiting_since(time.monotonic() - PATIENCE_S)
             try:
                 claimed = await self._claim_everywhere()
                 if claimed and time.monotonic() >= self._look_around_at:
@@ -273,8 +273,8 @@ class Fetcher:
         handler_of = self._registry.handlers.get
         flights = [ClaimedJob(row, queue, handler_of(row[2]), asked_at) for row in rows]
         for former in self._flights.add(queue, flights):
-            former.tell(Stop.LOST)
-        self._executor.start(queue, flights)
+            former.request_stop(StopReason.LEASE_LOST)
+        self._executor.submit(queue, flights)
 
     async def _release_orphans(self, session: Session) -> None:
         known = [flight.id for flight in self._flights]

@@ -27,7 +27,7 @@ class Report:
         return cls(index, bool(at_work), bool(is_ready), Figures(running, done, failed, bool(leads)))
 
 
-class Reporter:
+class StatusReporter:
     """For a child: says how it is. Nobody asks where there is no supervisor."""
 
     def __init__(self, end: int | None = None, index: int = 0, every_s: float = 0) -> None:

@@ -30,8 +30,8 @@ from awa_py.observability.metrics import Figures
 from awa_py.systemd.notifier import MORE_TIME_S, STOPPING, Notifier, reloading
 from awa_py.systemd.reload import Reload
 from awa_py.worker.processes import status_pipe
-from awa_py.worker.processes.child import Child
-from awa_py.worker.processes.status_pipe import Reporter
+from awa_py.worker.processes.child_process import ChildProcess
+from awa_py.worker.processes.status_pipe import StatusReporter
 from awa_py.worker.processes.systemd_status import SystemdStatus
 
 logger = logging.getLogger("awa.supervisor")
@@ -67,7 +67,7 @@ class Supervisor:
         self._command = list(command)
         self._env = dict(os.environ if env is None else env)
         self.children = [
-            Child(number, socket.create_server((LOOPBACK, 0)) if listening else None)
+            ChildProcess(number, socket.create_server((LOOPBACK, 0)) if listening else None)
             for number in range(1, processes + 1)
         ]
         self._events: SimpleQueue[int] = SimpleQueue()  # the numbers of signals; its put() may interrupt its get()
@@ -118,11 +118,11 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, child: Child, read_end: int, report_end: int) -> None:
+    def _start(self, child: ChildProcess, read_end: int, report_end: int) -> None:
         own = {
             LIFELINE_VARIABLE: str(read_end),
             INDEX_VARIABLE: str(child.number - 1),
-            **Reporter.variable(report_end, child.number - 1, self._herald.hears_every_s),
+            **StatusReporter.variable(report_end, child.number - 1, self._herald.hears_every_s),
         }
         passed = [read_end, report_end]
         if child.listener is not None:
@@ -196,7 +196,7 @@ class Supervisor:
             if code is not None:
                 self._ended(child, code)
 
-    def _ended(self, child: Child, code: int) -> None:
+    def _ended(self, child: ChildProcess, code: int) -> None:
         child.process = None
         if self._stopping or code == 0:
             logger.info("process %s ended: %s", self._name(child), _wording(code))
@@ -238,12 +238,12 @@ class Supervisor:
             return ""
         return "reloading" if self._begins_anew else "stopping"
 
-    def _give_up(self, child: Child, code: int) -> None:
+    def _give_up(self, child: ChildProcess, code: int) -> None:
         logger.error("process %s could not start (%s): giving up", self._name(child), _wording(code))
         self._exit_code = code
         self._stop(signal.SIGTERM)
 
-    def _plan_restart(self, child: Child, code: int, lived_s: float) -> None:
+    def _plan_restart(self, child: ChildProcess, code: int, lived_s: float) -> None:
         child.failures = 1 if lived_s >= STEADY_S else child.failures + 1
         pause_s = restart_pause_s(child.failures)
         child.start_again_at = time.monotonic() + pause_s
@@ -261,7 +261,7 @@ class Supervisor:
             if child.process is not None:
                 child.process.wait()
 
-    def _name(self, child: Child) -> str:
+    def _name(self, child: ChildProcess) -> str:
         return f"{child.number} of {len(self.children)}"
 
 

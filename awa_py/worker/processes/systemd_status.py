@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from awa_py.observability.metrics import Figures
 from awa_py.systemd.notifier import FIRST_TICK_S, MORE_TIME_S, READY, WATCHDOG, Notifier, extension, status
 from awa_py.systemd.summary import Summary
-from awa_py.worker.processes.child import Child
+from awa_py.worker.processes.child_process import ChildProcess
 
 
 class SystemdStatus:
     """Speaks for all of them: the service is ready when each is, and has the figures of all."""
 
-    def __init__(self, notifier: Notifier, children: Sequence[Child]) -> None:
+    def __init__(self, notifier: Notifier, children: Sequence[ChildProcess]) -> None:
         self._notifier = notifier
         self._children = children
         self._summary = Summary(self._figures)

@@ -9,7 +9,7 @@ from awa_py.observability.metrics import Figures
 
 
 @dataclass(slots=True)
-class Child:
+class ChildProcess:
     """A place for a process, and the process that holds it now."""
 
     number: int
