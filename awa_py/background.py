@@ -9,16 +9,16 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
-from awa_py.observability.checks import Check
-from awa_py.text import describe, frames
+from awa_py.observability.checks import HealthCheck
+from awa_py.text import describe, format_frames
 
 logger = logging.getLogger("awa.loops")
 
 T = TypeVar("T")
-RESTART_S = 1.0
-PULSE_S = 0.25
+RESTART_DELAY_S = 1.0
+MONITOR_INTERVAL_S = 0.25
 BLOCKED_S = 30.0  # a loop that has not turned for so long may never turn again
-INSISTENCE_S = 1.0  # a cancellation can get lost in code that is not ours: it is repeated
+CANCEL_RETRY_S = 1.0  # a cancellation can get lost in code that is not ours: it is repeated
 
 
 class LoopThread:
@@ -53,7 +53,7 @@ class LoopThread:
         while self._thread.is_alive():
             if self._task is not None:
                 self.call(self._task.cancel)
-            await asyncio.to_thread(self._thread.join, INSISTENCE_S)
+            await asyncio.to_thread(self._thread.join, CANCEL_RETRY_S)
 
     def responds(self, within_s: float) -> bool:
         """Asks the loop whether it turns. False: a question has been without an answer for so long.
@@ -90,8 +90,10 @@ class LoopThread:
             try:
                 await self._main()
             except Exception as error:
-                logger.error("%s failed, beginning again: %s\n%s", self._thread.name, describe(error), frames(error))
-                await asyncio.sleep(RESTART_S)
+                logger.error(
+                    "%s failed, beginning again: %s\n%s", self._thread.name, describe(error), format_frames(error)
+                )
+                await asyncio.sleep(RESTART_DELAY_S)
             else:
                 return
 
@@ -117,18 +119,18 @@ class LoopMonitor:
         """How long ago the loop last turned. From any thread."""
         return time.monotonic() - self._turned_at
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[HealthCheck]:
         """Whether the loop turns. From any thread."""
         silent_s = self.silent_s
         blocked = f"the event loop has not turned for {silent_s:.0f} s: something blocks it"
-        return [Check("event_loop", blocked if silent_s > BLOCKED_S else None, {"silent_s": round(silent_s, 3)})]
+        return [HealthCheck("event_loop", blocked if silent_s > BLOCKED_S else None, {"silent_s": round(silent_s, 3)})]
 
     def _plan(self) -> None:
         self._turned_at = time.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(PULSE_S, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(MONITOR_INTERVAL_S, self._beat)
 
     def _beat(self) -> None:
-        late_s = max(0.0, self.silent_s - PULSE_S)
+        late_s = max(0.0, self.silent_s - MONITOR_INTERVAL_S)
         self._plan()
         self._late(late_s)
 
@@ -143,18 +145,18 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
     return True
 
 
-async def cancel(*tasks: "asyncio.Task[Any]") -> None:
+async def cancel_and_wait(*tasks: "asyncio.Task[Any]") -> None:
     """Cancels the tasks and waits for their end, whatever they do about it; errors have been dealt with elsewhere."""
     pending = set(tasks)
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=INSISTENCE_S)
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_RETRY_S)
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @types.coroutine
-def in_context(context: Context, work: Coroutine[Any, Any, T], awaited: object) -> Generator[Any, Any, T]:
+def resume_in_context(context: Context, work: Coroutine[Any, Any, T], awaited: object) -> Generator[Any, Any, T]:
     """Goes on with work that has begun in a context of its own, and now waits for something."""
     while True:
         step: Callable[[Any], object]

@@ -30,7 +30,7 @@ from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, Result
 from awa_py.model.job import UNFINISHED, Job, NewJob, State
 from awa_py.observability.explain import explain
 from awa_py.observability.history import Event, history
-from awa_py.observability.tracing import with_context
+from awa_py.observability.tracing import add_trace_context
 from awa_py.rate_limiter import RateLimiter
 from awa_py.settings import Settings
 from awa_py.store import bulk
@@ -115,7 +115,7 @@ class Client:
 
     async def enqueue_new(self, job: NewJob, connection: Connection | None = None) -> Job:
         """Enqueues a job; inside the caller's transaction, where its connection is given."""
-        (job,) = with_context((job,))
+        (job,) = add_trace_context((job,))
         try:  # not _session(), whose price one job would pay alone
             if connection is not None:
                 return await self._producer.enqueue_one(self.session(connection), job)
@@ -129,7 +129,7 @@ class Client:
     async def enqueue_all(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
         """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
         async with self._session(connection) as session:
-            return await self._producer.enqueue_many(session, with_context(jobs))
+            return await self._producer.enqueue_many(session, add_trace_context(jobs))
 
     async def get(self, job_id: int) -> Job:
         """The job as it is now."""

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from awa_py.app import App
 from awa_py.errors import AppNotFound, AwaError
-from awa_py.text import chain
+from awa_py.text import describe_chain
 
 logger = logging.getLogger("awa.loading")
 
@@ -43,7 +43,7 @@ def _import(spec: str, name: str) -> ModuleType:
 
 def _failed(spec: str, name: str, error: BaseException) -> AppNotFound:
     logger.debug("importing %s failed", name, exc_info=error)
-    return AppNotFound(f'APP "{spec}": importing "{name}" failed at {_place(error)}: {chain(error)}')
+    return AppNotFound(f'APP "{spec}": importing "{name}" failed at {_place(error)}: {describe_chain(error)}')
 
 
 def _place(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 from typing import TypeAlias
 
 from awa_py import durations
-from awa_py.background import cancel, wait_for_event
+from awa_py.background import cancel_and_wait, wait_for_event
 from awa_py.db.connections import CONNECTION_LOST, ReconnectingConnection, Schema, describe
 from awa_py.errors import ConfigError
 from awa_py.model.outcomes import RateLimited
@@ -70,7 +70,7 @@ class RateLimiter:
 
     async def close(self) -> None:
         """Ends all asking; whoever stands in line is cancelled."""
-        await cancel(*self._serving)
+        await cancel_and_wait(*self._serving)
         for line in self._lines.values():  # of those who were cancelled before they began
             _end(line)
         self._lines.clear()

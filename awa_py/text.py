@@ -21,7 +21,7 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def rough(length: timedelta) -> str:
+def short_duration(length: timedelta) -> str:
     """About how long: 12s, 5m, 90m, 3h, 4d."""
     seconds = round(abs(length).total_seconds())
     for size, unit in _ROUGH_UNITS:
@@ -30,14 +30,14 @@ def rough(length: timedelta) -> str:
     return f"{seconds}s"
 
 
-def relative(distance: timedelta) -> str:
+def relative_time(distance: timedelta) -> str:
     """How far away: in 5m, 3s ago, now."""
     if abs(distance) < timedelta(seconds=0.5):
         return "now"
-    return f"in {rough(distance)}" if distance > timedelta(0) else f"{rough(distance)} ago"
+    return f"in {short_duration(distance)}" if distance > timedelta(0) else f"{short_duration(distance)} ago"
 
 
-def chain(error: BaseException, limit: int = 4000) -> str:
+def describe_chain(error: BaseException, limit: int = 4000) -> str:
     """An error and the whole chain of its causes, the outermost first."""
     parts: list[str] = []
     seen: set[int] = set()
@@ -47,7 +47,7 @@ def chain(error: BaseException, limit: int = 4000) -> str:
         text = _text(current)
         parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return clean(" ← ".join(parts), limit)
+    return clean_text(" ← ".join(parts), limit)
 
 
 def describe(error: BaseException) -> str:
@@ -66,7 +66,7 @@ def describe(error: BaseException) -> str:
     return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
 
 
-def frames(error: BaseException) -> str:
+def format_frames(error: BaseException) -> str:
     """Where an error came from: places in the code, and not a word of the error's own."""
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
@@ -78,7 +78,7 @@ def _text(error: BaseException) -> str:
         return f"(its text cannot be shown: {type(failure).__name__})"
 
 
-def clean(text: str, limit: int = 4000) -> str:
+def clean_text(text: str, limit: int = 4000) -> str:
     """Text that PostgreSQL can store, cut to a readable length."""
     storable = text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     return storable if len(storable) <= limit else storable[: limit - 1] + "…"

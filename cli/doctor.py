@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from awa_py.doctor import CHECKS, Finding, Level, examine
+from awa_py.doctor import CHECKS, Finding, Level, run_checks
 from awa_py.errors import DatabaseUnavailable
 from awa_py.text import count
 
@@ -38,7 +38,7 @@ async def doctor(
 ) -> None:
     """Look for what is wrong, and say what to do; exit 1 on a problem."""
     try:
-        findings = await examine(await env.database(), env.settings, long_transaction=long_transaction)
+        findings = await run_checks(await env.database(), env.settings, long_transaction=long_transaction)
     except DatabaseUnavailable as error:
         if as_json:
             print_json([_unreachable(error)])

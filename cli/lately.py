@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from awa_py import durations
-from awa_py.observability.latency_histogram import Cells, added, percentiles
+from awa_py.observability.latency_histogram import BucketCounts, merge, percentiles
 from awa_py.store import buckets
 from awa_py.store.buckets import Sum
 
@@ -31,9 +31,9 @@ class Figures:
     failed: int
     cancelled: int
     retried: int
-    waits: Cells
-    runs: Cells
-    slots: Cells
+    waits: BucketCounts
+    runs: BucketCounts
+    slots: BucketCounts
 
     @classmethod
     def of(cls, sums: Sequence[Sum], kind: str | None = None) -> "Figures":
@@ -44,9 +44,9 @@ class Figures:
             failed=sum(each.failed for each in sums),
             cancelled=sum(each.cancelled for each in sums),
             retried=sum(each.retried for each in sums),
-            waits=added(each.waits for each in sums),
-            runs=added(each.runs for each in sums),
-            slots=added(each.slots for each in sums),
+            waits=merge(each.waits for each in sums),
+            runs=merge(each.runs for each in sums),
+            slots=merge(each.slots for each in sums),
         )
 
     @property
@@ -155,7 +155,7 @@ def _failed(figures: Figures) -> Text:
     return Text(words, style="red" if figures.failed else "", justify="right")
 
 
-def _spread(cells: Cells) -> str:
+def _spread(cells: BucketCounts) -> str:
     return "/".join("" if seconds is None else lapse(seconds) for seconds in percentiles(cells).values()).strip("/")
 
 

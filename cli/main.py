@@ -89,4 +89,4 @@ def main() -> None:
     try:
         app(prog_name="awa")
     except RestartRequested as again:
-        again.begin()
+        again.exec()

@@ -70,9 +70,9 @@ def maintenance(
     app = env.load(spec)
     if once is None:
         settings = Reload()
-        notifier = Notifier.taken_from(os.environ)
+        notifier = Notifier.from_environ(os.environ)
         env.run(_stand(env, app, metrics_host, metrics_port, notifier, settings), fast=True)
-        settings.begin_anew()
+        settings.restart_if_requested()
         return
     changed = env.run(_run_once(env, app, once))
     if as_json:
@@ -83,14 +83,14 @@ def maintenance(
 
 async def _stand(env: Environment, app: App, host: str, port: int | None, notifier: Notifier, settings: Reload) -> None:
     """Stands for election until a signal comes, and resigns."""
-    metrics = Metrics(watching=port is not None)
+    metrics = Metrics(timing=port is not None)
     await env.connect(app)
     candidate = app.candidate(metrics=metrics)
     standing = asyncio.create_task(candidate.run())
     attendant = Service(
         candidate,
         stop=standing.cancel,
-        figures=lambda: "leader" if candidate.is_leader else "standing by",
+        summary=lambda: "leader" if candidate.is_leader else "standing by",
         notifier=notifier,
         settings=settings,
     )

@@ -16,7 +16,7 @@ from rich.text import Text
 from awa_py import durations
 from awa_py.model.job import State
 from awa_py.store.schedules import NEVER
-from awa_py.text import relative
+from awa_py.text import relative_time
 
 Cell = str | int | Text | None
 Row = Mapping[str, Cell]
@@ -125,14 +125,18 @@ def ago(moment: datetime | None, now: datetime) -> str:
     """How far a time of the database is from its now."""
     if moment is None:
         return ""
-    return "never" if moment == NEVER else relative(moment - now)
+    return "never" if moment == NEVER else relative_time(moment - now)
 
 
 def stamp(moment: datetime | None, now: datetime) -> str | None:
     """A time with its distance: 2026-01-02 03:04:05 UTC (5m ago)."""
     if moment is None:
         return None
-    return "never" if moment == NEVER else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({relative(moment - now)})"
+    return (
+        "never"
+        if moment == NEVER
+        else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({relative_time(moment - now)})"
+    )
 
 
 def length(value: timedelta | None) -> str:

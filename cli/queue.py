@@ -14,7 +14,7 @@ from awa_py.model.rates import Rate
 from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, QueueWorker, Setting
 from awa_py.store.session import Session
-from awa_py.text import count, relative, rough
+from awa_py.text import count, relative_time, short_duration
 
 from .environment import Environment, command
 from .output import Fields, Row, length, print_fields, print_json, print_table, say, stamp
@@ -304,12 +304,12 @@ def _throttled(queue: QueueRow, now: datetime) -> str | None:
 
 def _status(queue: QueueRow, now: datetime) -> Text:
     if queue.throttled and not queue.paused and queue.throttled_until is not None:
-        return Text(f"throttled, goes on {relative(queue.throttled_until - now)}", style="yellow")
+        return Text(f"throttled, goes on {relative_time(queue.throttled_until - now)}", style="yellow")
     if not queue.paused:
         return Text("open", style="green")
-    until = "" if queue.paused_until is None else f", resumes {relative(queue.paused_until - now)}"
+    until = "" if queue.paused_until is None else f", resumes {relative_time(queue.paused_until - now)}"
     return Text(f"paused{until}", style="yellow")
 
 
 def _age(seconds: float | None) -> str:
-    return "" if seconds is None else rough(timedelta(seconds=max(0.0, seconds)))
+    return "" if seconds is None else short_duration(timedelta(seconds=max(0.0, seconds)))

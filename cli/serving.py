@@ -12,10 +12,10 @@ import typer
 
 from awa_py.background import LoopMonitor
 from awa_py.observability.http.aggregate import ProcessAggregate
-from awa_py.observability.http.health import Part, health_of
+from awa_py.observability.http.health import HealthSource, health_probe
 from awa_py.observability.http.server import LOOPBACK, MetricsServer
 from awa_py.observability.metrics import Metrics
-from awa_py.observability.otlp import exporting
+from awa_py.observability.otlp import export_telemetry
 from awa_py.worker.processes.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
 
 __all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving", "serving_all"]
@@ -42,12 +42,12 @@ MetricsHost = Annotated[
 
 
 @contextmanager
-def serving(metrics: Metrics, part: Part, *, host: str, port: int | None) -> Iterator[None]:
+def serving(metrics: Metrics, part: HealthSource, *, host: str, port: int | None) -> Iterator[None]:
     """EnqueuedJobs on the port meanwhile, where there is one; and sends to the collector, where there is one."""
     with ExitStack() as ends:
         if port is not None:
             ends.enter_context(_port(metrics, part, host, port))
-        ends.enter_context(exporting(metrics.registry, str(uuid4())))
+        ends.enter_context(export_telemetry(metrics.registry, str(uuid4())))
         yield
 
 
@@ -68,7 +68,7 @@ def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Itera
 
 
 @contextmanager
-def _port(metrics: Metrics, part: Part, host: str, port: int) -> Iterator[None]:
+def _port(metrics: Metrics, part: HealthSource, host: str, port: int) -> Iterator[None]:
     inherited = os.environ.pop(SOCKET_VARIABLE, None)  # not for the processes that jobs start
     pulse = LoopMonitor(partial(_note_pulse, metrics))
     server = MetricsServer(
@@ -76,8 +76,8 @@ def _port(metrics: Metrics, part: Part, host: str, port: int) -> Iterator[None]:
         host=host,
         port=port,
         inherited=None if inherited is None else int(inherited),
-        health=health_of(part, pulse),
-        liveness=health_of(pulse),
+        health=health_probe(part, pulse),
+        liveness=health_probe(pulse),
     )
     server.start()
     pulse.start()

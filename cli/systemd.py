@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from awa_py.systemd.units import KINDS, UnitFile, find_command, install, obstacles, systemd_version, unit_files
+from awa_py.systemd.units import (
+    UNIT_TEMPLATES,
+    UnitFile,
+    command_problems,
+    find_command,
+    install,
+    systemd_version,
+    unit_files,
+)
 
 from .environment import Environment, command
 from .output import say
@@ -35,8 +43,8 @@ Next:
 
 
 def _parse_kind(text: str) -> str:
-    if text not in KINDS:
-        raise typer.BadParameter(f'there is no "{text}"; there are {", ".join(KINDS)}')
+    if text not in UNIT_TEMPLATES:
+        raise typer.BadParameter(f'there is no "{text}"; there are {", ".join(UNIT_TEMPLATES)}')
     return text
 
 
@@ -45,7 +53,9 @@ def show(
     env: Environment,
     what: Annotated[
         str | None,
-        typer.Argument(parser=_parse_kind, metavar="WHAT", help=f"{', '.join(KINDS)}; all of them unless set."),
+        typer.Argument(
+            parser=_parse_kind, metavar="WHAT", help=f"{', '.join(UNIT_TEMPLATES)}; all of them unless set."
+        ),
     ] = None,
     user: UserOption = False,
     start: CommandOption = None,
@@ -77,7 +87,7 @@ def install_files(
     for path, done in install(_files(prefix, user, start), force=force).items():
         say(f"{done:9} {path}")
     if prefix == Path("/"):
-        for obstacle in [] if user else obstacles(start or find_command()):
+        for obstacle in [] if user else command_problems(start or find_command()):
             say(f"\nNote: {obstacle}.")
         say(NEXT_FOR_USER.format(config=_config_home()) if user else NEXT)
 

@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
-from awa_py.background import cancel, wait_for_event
+from awa_py.background import cancel_and_wait, wait_for_event
 from awa_py.builtin import add_builtin
 from awa_py.errors import ConfigError
 from awa_py.model.worker_name import WorkerName
 from awa_py.observability.metrics import Metrics
-from awa_py.systemd.notifier import FIRST_TICK_S, Notifier
+from awa_py.systemd.notifier import STARTUP_INTERVAL_S, Notifier
 from awa_py.systemd.reload import Reload
 from awa_py.systemd.service import Service
 from awa_py.systemd.summary import Summary
@@ -135,7 +135,7 @@ def worker(
         env.check(spec)
         return
     settings = Reload()
-    notifier = Notifier.taken_from(os.environ)
+    notifier = Notifier.from_environ(os.environ)
     if processes > 1 and index is None:
         again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
         supervisor = Supervisor(
@@ -143,7 +143,7 @@ def worker(
         )
         with serving_all(supervisor, host=metrics_host, port=metrics_port):
             code = supervisor.run()
-        settings.begin_anew()
+        settings.restart_if_requested()
         raise typer.Exit(code)
     app = env.load(spec)
     add_builtin(app.registry, exec_root=allow_exec, max_result_bytes=app.settings.max_args_bytes)
@@ -163,7 +163,7 @@ def worker(
         settings if index is None else None,
     )
     abandoned = env.run(work, fast=True)
-    settings.begin_anew()
+    settings.restart_if_requested()
     if abandoned:
         _leave()
 
@@ -182,11 +182,11 @@ async def _work(
     settings: Reload | None,
 ) -> int:
     """Works until told to stop. How many handlers were left behind in their threads."""
-    metrics = Metrics(watching=port is not None)
+    metrics = Metrics(timing=port is not None)
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics, name=name)
-    figures = Summary(metrics.figures, f"queues {', '.join(queues)}")
-    attendant = Service(worker, stop=worker.stop, figures=figures, notifier=notifier, settings=settings)
+    summary = Summary(metrics.stats, f"queues {', '.join(queues)}")
+    attendant = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, settings=settings)
     watch_supervisor()
     reporting = asyncio.create_task(_report(worker, StatusReporter.of_this_process()))
     try:
@@ -194,7 +194,7 @@ async def _work(
             with serving(metrics, worker, host=host, port=port):
                 await worker.run(until_idle=burst)
     finally:
-        await cancel(reporting)
+        await cancel_and_wait(reporting)
     return worker.abandoned
 
 
@@ -205,13 +205,13 @@ async def _report(worker: Worker, reporter: StatusReporter) -> None:
         await wait_for_event(worker.ready, reporter.every_s or None)
     while reporter.every_s:
         _tell(worker, reporter)
-        await asyncio.sleep(min(FIRST_TICK_S, reporter.every_s) if worker.problems() else reporter.every_s)
+        await asyncio.sleep(min(STARTUP_INTERVAL_S, reporter.every_s) if worker.problems() else reporter.every_s)
     _tell(worker, reporter)
 
 
 def _tell(worker: Worker, reporter: StatusReporter) -> None:
     if worker.responds(within_s=2 * reporter.every_s):
-        reporter.tell(worker.metrics.figures(), at_work=worker.ready.is_set(), is_ready=not worker.problems())
+        reporter.tell(worker.metrics.stats(), at_work=worker.ready.is_set(), is_ready=not worker.problems())
 
 
 def _leave() -> None:

@@ -12,7 +12,7 @@ from awa_py.store import queues as store
 from awa_py.store.heartbeat import LIVE
 from awa_py.store.queues import WorkerRow
 from awa_py.store.session import Session
-from awa_py.text import rough
+from awa_py.text import short_duration
 
 from .environment import Environment, command, default_command
 from .output import Row, ago, print_json, print_table, say
@@ -61,7 +61,7 @@ async def _tell(
 ) -> None:
     async with env.session() as session:
         known = await _all(session, env)
-        meant = {worker.id: worker for name in names for worker in worker_lookup.find(known, name)}
+        meant = {worker.id: worker for name in names for worker in worker_lookup.find_workers(known, name)}
         told = await store.command_workers(session, list(meant), quiet=quiet, stop=stop)
     for worker in meant.values():
         who = f"worker {worker.name} ({worker.hostname}:{worker.pid})"
@@ -70,7 +70,7 @@ async def _tell(
         elif worker.stopping and not stop:
             say(f"{who} stops: nothing changes that")
         elif not worker.alive:
-            say(f"{who} {what}, once it is heard of: it has been silent for {rough(_silence(worker))}")
+            say(f"{who} {what}, once it is heard of: it has been silent for {short_duration(_silence(worker))}")
         else:
             say(f"{who} {what}")
 

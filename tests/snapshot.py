@@ -7,7 +7,7 @@ from pathlib import Path
 from awa_py import Settings
 from awa_py.db import migrations
 from awa_py.db.connections import Database, Schema
-from awa_py.doctor.context import LONG_TRANSACTION, CheckContext, connect_plainly
+from awa_py.doctor.context import LONG_TRANSACTION, CheckContext, connect
 from awa_py.doctor.schema import read_catalog
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.catalog import Catalog
@@ -21,17 +21,17 @@ def text(catalog: Catalog) -> str:
 
 async def take(database: Database) -> Catalog:
     """What there is in a database, with functions as the migrations write them."""
-    connection = await connect_plainly(database)
+    connection = await connect(database)
     try:
-        patient = CheckContext(
+        context = CheckContext(
             database=database,
             settings=Settings(),
             connection=connection,
             version=await migrations.current_version(connection, database.schema),
             long_transaction=LONG_TRANSACTION,
         )
-        async with patient.at_rest():
-            catalog = await read_catalog(patient)
+        async with context.read_only():
+            catalog = await read_catalog(context)
     finally:
         await connection.close()
     catalog["function"] = {name: body.replace('"awa".', "awa.") for name, body in catalog["function"].items()}

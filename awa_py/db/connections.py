@@ -19,7 +19,7 @@ from awa_py.errors import ConfigError, DatabaseUnavailable, NotPermitted, Sessio
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import DEFAULT_SCHEMA
 from awa_py.text import describe as describe
-from awa_py.text import rough
+from awa_py.text import short_duration
 
 logger = logging.getLogger("awa.db")
 
@@ -214,7 +214,7 @@ class _Trouble:
     def length(self) -> str:
         """How long it lasts by now, in words, where that is worth a word."""
         seconds = time.monotonic() - self._began
-        return f" (for {rough(timedelta(seconds=seconds))})" if seconds >= 1 else ""
+        return f" (for {short_duration(timedelta(seconds=seconds))})" if seconds >= 1 else ""
 
 
 class ReconnectingConnection:

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from awa_py.doctor.context import CheckContext
-from awa_py.doctor.finding import Notes
+from awa_py.doctor.finding import Findings
 from awa_py.store import election, waiting
-from awa_py.text import count, relative, rough
+from awa_py.text import count, relative_time, short_duration
 
 WORKERS = 10_000
 RUNNING_LOOKED_AT = 1_000
@@ -14,38 +14,38 @@ START = "Start `awa worker` or `awa maintenance`."
 SEE_LEADER = "See the leader's log (`awa leader` says where it runs) for what stops it; restarting it elects another."
 
 
-async def check_leader(patient: CheckContext, notes: Notes) -> None:
+async def check_leader(context: CheckContext, notes: Findings) -> None:
     """Somebody holds the leader's lock."""
-    leader = await election.get_leader(patient.session)
+    leader = await election.get_leader(context.session)
     if leader is None:
         notes.problem(None, "Nobody leads: nothing is promoted, rescued, scheduled or cleaned up.", START)
         return
-    now = await patient.session.now()
-    notes.ok(f"{leader.hostname}:{leader.pid}, elected {relative(leader.elected_at - now)}")
+    now = await context.session.now()
+    notes.ok(f"{leader.hostname}:{leader.pid}, elected {relative_time(leader.elected_at - now)}")
 
 
-async def check_workers(patient: CheckContext, notes: Notes) -> None:
+async def check_workers(context: CheckContext, notes: Findings) -> None:
     """The workers of the registry beat."""
-    staleness = patient.settings.heartbeat_staleness
-    workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
+    staleness = context.settings.heartbeat_staleness
+    workers = await waiting.list_heartbeats(context.session, limit=WORKERS)
     silent = [worker for worker in workers if worker.silent_s > staleness.total_seconds()]
     for worker in silent:
         notes.warning(
             f"worker {worker.hostname}:{worker.pid}",
-            f"It has been silent for {rough(timedelta(seconds=worker.silent_s))}: it is dead, frozen or cut off.",
+            f"No heartbeat for {short_duration(timedelta(seconds=worker.silent_s))}: it is dead, frozen or cut off.",
             "Look for it on that host. Its jobs are given to others, and its row goes after "
-            f"{rough(10 * staleness)} of silence.",
+            f"{short_duration(10 * staleness)} of silence.",
         )
     if len(silent) == len(workers):
         notes.warning(None, "No worker is alive.", "Start `awa worker`.")
     notes.ok(f"{len(workers)} alive")
 
 
-async def check_overdue(patient: CheckContext, notes: Notes) -> None:
+async def check_overdue(context: CheckContext, notes: Findings) -> None:
     """Due jobs are promoted, deadlines enforced, abandoned jobs rescued."""
-    settings = patient.settings
+    settings = context.settings
     arrears = await waiting.get_arrears(
-        patient.session,
+        context.session,
         look_at=RUNNING_LOOKED_AT,
         staleness=settings.heartbeat_staleness,
         grace=GRACE + settings.heartbeat_rescue_interval,
@@ -78,4 +78,4 @@ def _late(seconds: float | None, interval: timedelta) -> bool:
 
 
 def _long(seconds: float | None) -> str:
-    return rough(timedelta(seconds=seconds or 0.0))
+    return short_duration(timedelta(seconds=seconds or 0.0))

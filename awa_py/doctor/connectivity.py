@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Connection, describe
 from awa_py.db.pooler import Pooling, pooling
-from awa_py.doctor.context import CheckContext, connect_plainly
-from awa_py.doctor.finding import Notes
+from awa_py.doctor.context import CheckContext, connect
+from awa_py.doctor.finding import Findings
 from awa_py.errors import ConfigError, DatabaseUnavailable
 
 ROUND_TRIP_S = 5.0
@@ -19,9 +19,9 @@ CROWDED = 0.1  # of the queue of notifications
 DIRECT = "Set AWA_DIRECT_URL (--direct-url) to a URL of this database that leads to PostgreSQL itself."
 
 
-async def check_pooler(patient: CheckContext, notes: Notes) -> None:
+async def check_pooler(context: CheckContext, notes: Findings) -> None:
     """Sessions are sessions: what one sets, locks or listens to stays with it."""
-    mode = await _mode(patient)
+    mode = await _mode(context)
     if mode is Pooling.TRANSACTION:
         notes.problem(
             "transaction mode",
@@ -30,26 +30,26 @@ async def check_pooler(patient: CheckContext, notes: Notes) -> None:
             DIRECT,
         )
     try:
-        await patient.database.check_direct_url(patient.connection)
+        await context.database.check_direct_url(context.connection)
     except ConfigError as error:
         notes.problem("direct URL", f"{error}.", DIRECT)
     notes.ok("a pooler in session mode stands in between" if mode is Pooling.SESSION else "none in between")
 
 
-async def check_listen(patient: CheckContext, notes: Notes) -> None:
+async def check_listen(context: CheckContext, notes: Findings) -> None:
     """What one session notifies, another one hears."""
-    if await _mode(patient) is Pooling.TRANSACTION:
+    if await _mode(context) is Pooling.TRANSACTION:
         # LISTEN would stay with whichever session the pooler chose, and with whoever gets it next.
         notes.problem(None, "Not tried: a session that is shared cannot listen.", DIRECT)
         return
-    heard = await _round_trip(patient)
+    heard = await _round_trip(context)
     if heard is None:
         notes.problem(
             None,
             f"A notification did not come back within {ROUND_TRIP_S:.0f} s: workers find jobs by polling only.",
             f"Look for what stands between here and PostgreSQL. {DIRECT}",
         )
-    used = await patient.connection.fetchval("SELECT pg_notification_queue_usage()")
+    used = await context.connection.fetchval("SELECT pg_notification_queue_usage()")
     if used > CROWDED:
         notes.problem(
             "queue",
@@ -59,12 +59,12 @@ async def check_listen(patient: CheckContext, notes: Notes) -> None:
     notes.ok("" if heard is None else f"a notification took {heard * 1000:.1f} ms")
 
 
-async def check_clock(patient: CheckContext, notes: Notes) -> None:
+async def check_clock(context: CheckContext, notes: Findings) -> None:
     """This host's clock and the database's agree."""
-    judge_clock(*await measure_skew(patient.connection), notes)
+    evaluate_clock(*await measure_skew(context.connection), notes)
 
 
-def judge_clock(offset_s: float, doubt_s: float, notes: Notes) -> None:
+def evaluate_clock(offset_s: float, doubt_s: float, notes: Findings) -> None:
     """What such a difference means."""
     skew_s = max(0.0, abs(offset_s) - doubt_s)
     if skew_s > SKEW_S:
@@ -90,7 +90,7 @@ async def measure_skew(connection: Connection, clock: Callable[[], float] = time
     return offset_s, doubt_s
 
 
-async def _round_trip(patient: CheckContext) -> float | None:
+async def _round_trip(context: CheckContext) -> float | None:
     """How many seconds a notification took from another session to ours; None: it did not come."""
     channel = f"awa doctor {uuid4().hex}"
     heard = asyncio.Event()
@@ -98,9 +98,9 @@ async def _round_trip(patient: CheckContext) -> float | None:
     def hear(*_: object) -> None:
         heard.set()
 
-    other = await connect_plainly(patient.database)
+    other = await connect(context.database)
     try:
-        await patient.connection.add_listener(channel, hear)
+        await context.connection.add_listener(channel, hear)
         sent = time.monotonic()
         await other.fetchval("SELECT pg_notify($1, '')", channel)
         async with asyncio.timeout(ROUND_TRIP_S):
@@ -109,13 +109,13 @@ async def _round_trip(patient: CheckContext) -> float | None:
     except TimeoutError:
         return None
     finally:
-        await patient.connection.remove_listener(channel, hear)
+        await context.connection.remove_listener(channel, hear)
         await other.close()
 
 
-async def _mode(patient: CheckContext) -> Pooling:
+async def _mode(context: CheckContext) -> Pooling:
     """What stands between here and the sessions that workers and leaders need."""
     try:
-        return await pooling(patient.database.direct_url or patient.database.url)
+        return await pooling(context.database.direct_url or context.database.url)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
         raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error

@@ -1,4 +1,4 @@
-"""Whom the checks examine, and how they touch it: in read-only transactions, for seconds at the most."""
+"""Whom the checks run_checks, and how they touch it: in read-only transactions, for seconds at the most."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,14 +14,14 @@ from awa_py.settings import Settings
 from awa_py.store.session import Session
 
 LONG_TRANSACTION = timedelta(minutes=5)
-PATIENCE = timedelta(seconds=5)
+STATEMENT_TIMEOUT = timedelta(seconds=5)
 ANSWER_S = 30.0  # longer than PostgreSQL itself lets a statement take: silence means a dead connection
 
 # Names in definitions are complete where nothing is on the search path.
-MANNERS = {
+SESSION_SETTINGS = {
     **STABLE_PLANS,
     "search_path": "pg_catalog",
-    "statement_timeout": str(int(PATIENCE.total_seconds() * 1000)),
+    "statement_timeout": str(int(STATEMENT_TIMEOUT.total_seconds() * 1000)),
     "lock_timeout": "1000",
 }
 
@@ -41,18 +41,18 @@ class CheckContext:
         return Session(self.connection, self.database.schema)
 
     @asynccontextmanager
-    async def at_rest(self) -> AsyncIterator[None]:
+    async def read_only(self) -> AsyncIterator[None]:
         """A transaction that changes nothing, goes through indexes, and waits for nobody for long."""
         async with self.connection.transaction(readonly=True):
             await self.connection.execute(
                 "SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS manners(name, value)",
-                list(MANNERS),
-                list(MANNERS.values()),
+                list(SESSION_SETTINGS),
+                list(SESSION_SETTINGS.values()),
             )
             yield
 
 
-async def connect_plainly(database: Database) -> OwnConnection:
+async def connect(database: Database) -> OwnConnection:
     """A connection that asks for nothing that a pooler might refuse; or a sentence that says why there is none."""
     try:
         return await asyncpg.connect(

@@ -25,7 +25,7 @@ class Finding:
     do: str | None  # None: nothing
 
 
-class Notes:
+class Findings:
     """Where a check writes down what it finds."""
 
     def __init__(self, group: str, check: str) -> None:

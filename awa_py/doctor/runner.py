@@ -11,8 +11,8 @@ from awa_py.db import migrations
 from awa_py.db.connections import CLOSE_TIMEOUT_S, CONNECTION_LOST, Connection, Database, Schema, describe
 from awa_py.doctor import cluster, connectivity, server, vacuum, work
 from awa_py.doctor import schema as schema_checks
-from awa_py.doctor.context import LONG_TRANSACTION, PATIENCE, CheckContext, connect_plainly
-from awa_py.doctor.finding import Finding, Notes
+from awa_py.doctor.context import LONG_TRANSACTION, STATEMENT_TIMEOUT, CheckContext, connect
+from awa_py.doctor.finding import Finding, Findings
 from awa_py.errors import DatabaseUnavailable
 from awa_py.settings import Settings
 
@@ -25,15 +25,15 @@ class Check:
 
     group: str
     name: str
-    run: Callable[[CheckContext, Notes], Awaitable[None]]
+    run: Callable[[CheckContext, Findings], Awaitable[None]]
     needs_schema: bool = True
-    at_rest: bool = True  # in a read-only transaction
+    read_only: bool = True  # in a read-only transaction
 
 
 CHECKS = (
-    Check("connection", "pooler", connectivity.check_pooler, needs_schema=False, at_rest=False),
-    Check("connection", "listen", connectivity.check_listen, needs_schema=False, at_rest=False),
-    Check("connection", "clock", connectivity.check_clock, needs_schema=False, at_rest=False),
+    Check("connection", "pooler", connectivity.check_pooler, needs_schema=False, read_only=False),
+    Check("connection", "listen", connectivity.check_listen, needs_schema=False, read_only=False),
+    Check("connection", "clock", connectivity.check_clock, needs_schema=False, read_only=False),
     Check("server", "version", server.check_server, needs_schema=False),
     Check("server", "settings", server.check_settings, needs_schema=False),
     Check("server", "connections", server.check_connections, needs_schema=False),
@@ -51,7 +51,7 @@ CHECKS = (
 )
 
 
-async def examine(
+async def run_checks(
     database: Database,
     settings: Settings,
     *,
@@ -59,17 +59,17 @@ async def examine(
     long_transaction: timedelta = LONG_TRANSACTION,
 ) -> list[Finding]:
     """Looks, changes nothing, and says what it found, check by check."""
-    connection = await connect_plainly(database)
+    connection = await connect(database)
     try:
-        patient = CheckContext(
+        context = CheckContext(
             database=database,
             settings=settings,
             connection=connection,
             version=await _version(connection, database.schema),
             long_transaction=long_transaction,
         )
-        possible = [check for check in checks if patient.version or not check.needs_schema]
-        return [finding for check in possible for finding in await _run(check, patient)]
+        possible = [check for check in checks if context.version or not check.needs_schema]
+        return [finding for check in possible for finding in await _run(check, context)]
     except CONNECTION_LOST as error:
         raise DatabaseUnavailable(f"the connection to the database broke: {describe(error)}") from error
     finally:
@@ -84,23 +84,23 @@ async def _version(connection: Connection, schema: Schema) -> int:
         return 0  # the check of the version says so
 
 
-async def _run(check: Check, patient: CheckContext) -> list[Finding]:
-    notes = Notes(check.group, check.name)
+async def _run(check: Check, context: CheckContext) -> list[Finding]:
+    notes = Findings(check.group, check.name)
     try:
         async with AsyncExitStack() as stack:
-            if check.at_rest:
-                await stack.enter_async_context(patient.at_rest())
-            await check.run(patient, notes)
+            if check.read_only:
+                await stack.enter_async_context(context.read_only())
+            await check.run(context, notes)
     except CONNECTION_LOST:
         raise
     except asyncpg.QueryCanceledError:
         notes.warning(
             None,
-            f"Looking took longer than {PATIENCE.total_seconds():.0f} s, and was given up.",
+            f"Looking took longer than {STATEMENT_TIMEOUT.total_seconds():.0f} s, and was given up.",
             "Mend what else is found here, above all long transactions and tables that are not vacuumed; try again.",
         )
     except asyncpg.InsufficientPrivilegeError as error:
-        name = patient.database.schema.name
+        name = context.database.schema.name
         notes.warning(
             None,
             f"This role may not look: {describe(error)}.",

@@ -8,7 +8,7 @@ from importlib.resources import files
 from awa_py.db.connections import Schema
 from awa_py.db.migrations import current_version, needed_version
 from awa_py.doctor.context import CheckContext
-from awa_py.doctor.finding import Notes
+from awa_py.doctor.finding import Findings
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.store import catalog as store
 from awa_py.store.catalog import Catalog, Day
@@ -20,10 +20,10 @@ MIGRATE = "`awa migrate`"
 MEND = "Find out who changed it; `awa migrate --sql` prints the schema as it should be."
 
 
-async def check_version(patient: CheckContext, notes: Notes) -> None:
+async def check_version(context: CheckContext, notes: Findings) -> None:
     """The schema is the one that this program needs."""
-    schema = patient.database.schema
-    name, here, needed = schema.name, await current_version(patient.connection, schema), needed_version()
+    schema = context.database.schema
+    name, here, needed = schema.name, await current_version(context.connection, schema), needed_version()
     if here == 0:
         notes.problem(name, f'The database has no schema "{name}" of awa.', f"{MIGRATE}; or name another --schema.")
     elif here < needed:
@@ -33,13 +33,13 @@ async def check_version(patient: CheckContext, notes: Notes) -> None:
     notes.ok(f"version {here}")
 
 
-async def check_objects(patient: CheckContext, notes: Notes) -> None:
+async def check_objects(context: CheckContext, notes: Findings) -> None:
     """Tables, columns, indexes, constraints, triggers and functions are there, and as the migrations made them."""
-    if patient.version != needed_version():
+    if context.version != needed_version():
         notes.notice(None, "Not compared: the schema has another version than this program.", MIGRATE)
         return
-    schema = patient.database.schema
-    expected, found = snapshot(), await read_catalog(patient)
+    schema = context.database.schema
+    expected, found = snapshot(), await read_catalog(context)
     gone = expected["table"].keys() - found.get("table", {}).keys()
     for part, definitions in expected.items():
         there = found.get(part, {})
@@ -51,7 +51,7 @@ async def check_objects(patient: CheckContext, notes: Notes) -> None:
             elif there[name] != (schema.qualify(definition) if part == "function" else definition):
                 notes.problem(f"{part} {name}", "It is not as the migrations made it.", MEND)
     _note_strangers(notes, expected, found)
-    for table, index in await store.list_broken_indexes(patient.session):
+    for table, index in await store.list_broken_indexes(context.session):
         mend = "DROP" if re.search(r"_cc(new|old)\d*$", index) else "REINDEX"  # what a broken REINDEX left behind
         notes.problem(
             f"index {index}",
@@ -62,10 +62,10 @@ async def check_objects(patient: CheckContext, notes: Notes) -> None:
     notes.ok(f"{relations} relations, {indexes} indexes and {functions} functions are as they should be")
 
 
-async def check_partitions(patient: CheckContext, notes: Notes) -> None:
+async def check_partitions(context: CheckContext, notes: Findings) -> None:
     """Completed jobs have somewhere to go, today and in the days to come."""
-    schema = patient.database.schema
-    days = await store.list_days_ahead(patient.session, days=DAYS_AHEAD)
+    schema = context.database.schema
+    days = await store.list_days_ahead(context.session, days=DAYS_AHEAD)
     attached = [day for day in days if day.attached]
     last = max((day.day for day in attached), default=None)
     for day in days:
@@ -80,7 +80,7 @@ async def check_partitions(patient: CheckContext, notes: Notes) -> None:
             "the leader could not make them.",
             "`awa leader` shows whether somebody leads; `awa maintenance --once cleanup` makes them now.",
         )
-    if not await store.has_default_partition(patient.session):
+    if not await store.has_default_partition(context.session):
         notes.problem(
             "completed_default",
             "The default partition is missing: where a day has no partition of its own, no job can complete.",
@@ -89,7 +89,7 @@ async def check_partitions(patient: CheckContext, notes: Notes) -> None:
                 "ALTER TABLE awa.completed ATTACH PARTITION awa.completed_default DEFAULT;"
             ),
         )
-    elif stray := await store.find_stray_completed_job(patient.session):
+    elif stray := await store.find_stray_completed_job(context.session):
         notes.warning(
             "completed_default",
             f"It holds completed jobs, for example of {stray}: there was no partition of that day when they ended.",
@@ -98,16 +98,16 @@ async def check_partitions(patient: CheckContext, notes: Notes) -> None:
     notes.ok(f"{count(ahead, 'day')} ahead, none missing")
 
 
-async def read_catalog(patient: CheckContext) -> Catalog:
+async def read_catalog(context: CheckContext) -> Catalog:
     """What is there, with the schema under its usual name; functions as they are."""
-    quoted = await patient.connection.fetchval("SELECT quote_ident($1)", patient.database.schema.name)
+    quoted = await context.connection.fetchval("SELECT quote_ident($1)", context.database.schema.name)
     pattern = re.compile(rf'(?<![\w"]){re.escape(quoted)}\.(?=[\w"])')
     return {
         part: {
             name: definition if part == "function" else pattern.sub("awa.", definition)
             for name, definition in definitions.items()
         }
-        for part, definitions in (await store.list_catalog(patient.session)).items()
+        for part, definitions in (await store.list_catalog(context.session)).items()
     }
 
 
@@ -126,7 +126,7 @@ def _table_of(part: str, name: str, definition: str) -> str | None:
     return name.partition(".")[0] if part in ("column", "constraint", "trigger") else None
 
 
-def _note_missing(notes: Notes, schema: Schema, part: str, name: str, definition: str) -> None:
+def _note_missing(notes: Findings, schema: Schema, part: str, name: str, definition: str) -> None:
     says, do = "It is missing.", MEND
     if part == "index":
         says, do = "It is missing: statements read whole tables instead.", _without_a_stop(definition)
@@ -145,7 +145,7 @@ def _without_a_stop(definition: str) -> str:
     return re.sub(r" INDEX ", " INDEX CONCURRENTLY ", definition, count=1) + ";"
 
 
-def _note_strangers(notes: Notes, expected: Catalog, found: Catalog) -> None:
+def _note_strangers(notes: Findings, expected: Catalog, found: Catalog) -> None:
     """Somebody's own indexes and triggers on our tables: allowed, and paid for with every job."""
     for part in ("index", "trigger"):
         for name in found.get(part, {}).keys() - expected.get(part, {}).keys():
@@ -154,7 +154,7 @@ def _note_strangers(notes: Notes, expected: Catalog, found: Catalog) -> None:
             )
 
 
-def _note_gap(notes: Notes, schema: Schema, day: Day) -> None:
+def _note_gap(notes: Findings, schema: Schema, day: Day) -> None:
     says = f"Completed jobs of {day.day} have no partition of their own: they go to the default one."
     if not day.there:
         notes.problem(f"partition {day.name}", says, schema.qualify(f"SELECT awa.make_partitions({DAYS_AHEAD});"))

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from awa_py import durations
 from awa_py.doctor.context import CheckContext
-from awa_py.doctor.finding import Notes
+from awa_py.doctor.finding import Findings
 from awa_py.settings import Settings
 from awa_py.store import server as store
 from awa_py.store.server import Connections
@@ -30,9 +30,9 @@ SETTINGS = (
 )
 
 
-async def check_server(patient: CheckContext, notes: Notes) -> None:
+async def check_server(context: CheckContext, notes: Findings) -> None:
     """PostgreSQL is new enough, and a primary."""
-    server = await store.get_server(patient.session)
+    server = await store.get_server(context.session)
     if server.version_number < OLDEST_VERSION * 10_000:
         notes.problem(
             "version",
@@ -48,14 +48,14 @@ async def check_server(patient: CheckContext, notes: Notes) -> None:
     notes.ok(f"PostgreSQL {server.version}, a primary")
 
 
-async def check_settings(patient: CheckContext, notes: Notes) -> None:
+async def check_settings(context: CheckContext, notes: Findings) -> None:
     """No setting of the server, the database or the role endangers jobs."""
-    found = await store.list_server_settings(patient.session, SETTINGS)
-    judge_settings(found, patient.settings, notes)
+    found = await store.list_server_settings(context.session, SETTINGS)
+    evaluate_settings(found, context.settings, notes)
     notes.ok("nothing that endangers jobs")
 
 
-def judge_settings(settings: Mapping[str, str], ours: Settings, notes: Notes) -> None:
+def evaluate_settings(settings: Mapping[str, str], ours: Settings, notes: Findings) -> None:
     """What PostgreSQL's settings mean for a queue with these of its own."""
     for name in ("fsync", "full_page_writes"):
         if settings.get(name) == "off":
@@ -92,12 +92,12 @@ def judge_settings(settings: Mapping[str, str], ours: Settings, notes: Notes) ->
     )
 
 
-async def check_connections(patient: CheckContext, notes: Notes) -> None:
+async def check_connections(context: CheckContext, notes: Findings) -> None:
     """There is room for another worker."""
-    judge_connections(await store.count_connections(patient.session), notes)
+    evaluate_connections(await store.count_connections(context.session), notes)
 
 
-def judge_connections(connections: Connections, notes: Notes) -> None:
+def evaluate_connections(connections: Connections, notes: Findings) -> None:
     """What is left of each limit."""
     usable = connections.server_limit - connections.reserved
     limits = (
@@ -119,7 +119,7 @@ def judge_connections(connections: Connections, notes: Notes) -> None:
     notes.ok(f"{max(0, usable - connections.server_used)} of {usable} left")
 
 
-def _note_short(notes: Notes, settings: Mapping[str, str], name: str, least: timedelta, what: str) -> None:
+def _note_short(notes: Findings, settings: Mapping[str, str], name: str, least: timedelta, what: str) -> None:
     """A time limit of PostgreSQL's that is too short; 0 is none."""
     limit = timedelta(milliseconds=int(settings.get(name, "0")))
     if timedelta(0) < limit < least:

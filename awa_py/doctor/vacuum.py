@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from awa_py.db.connections import Schema
 from awa_py.doctor.context import CheckContext
-from awa_py.doctor.finding import Notes
+from awa_py.doctor.finding import Findings
 from awa_py.store import server as store
 from awa_py.store.server import OpenTransaction, ReplicationSlot, TableHealth
-from awa_py.text import count, rough
+from awa_py.text import count, short_duration
 
 SHOWN = 20
 YOUNG = 30  # times younger than a long one: idle, that is worth a notice already
@@ -24,29 +24,29 @@ BYTES_A_ROW = 4096
 MEBIBYTE = 1024**2
 
 
-async def check_transactions(patient: CheckContext, notes: Notes) -> None:
+async def check_transactions(context: CheckContext, notes: Findings) -> None:
     """Nobody holds a transaction open for long: what is deleted meanwhile stays, and everything slows down."""
-    limit = patient.long_transaction
-    for transaction in await store.list_old_transactions(patient.session, older_than=limit / YOUNG, limit=SHOWN):
+    limit = context.long_transaction
+    for transaction in await store.list_old_transactions(context.session, older_than=limit / YOUNG, limit=SHOWN):
         _note_transaction(notes, transaction, limit)
-    for prepared in await store.list_prepared_transactions(patient.session, older_than=limit):
+    for prepared in await store.list_prepared_transactions(context.session, older_than=limit):
         notes.problem(
             f"prepared transaction {prepared.gid}",
-            f"{prepared.role} prepared it {rough(timedelta(seconds=prepared.open_s))} ago, and nobody ended it.",
+            f"{prepared.role} prepared it {short_duration(timedelta(seconds=prepared.open_s))} ago; it is still open.",
             f"COMMIT PREPARED '{prepared.gid}'; or ROLLBACK PREPARED '{prepared.gid}';",
         )
-    judge_slots(await store.list_replication_slots(patient.session), notes)
-    server = await store.get_server(patient.session)
+    evaluate_slots(await store.list_replication_slots(context.session), notes)
+    server = await store.get_server(context.session)
     if not server.sees_all:
         notes.notice(
             None,
             f'The role "{server.role}" may not see what other roles\' sessions do: their transactions are not shown.',
             f'GRANT pg_read_all_stats TO "{server.role}";',
         )
-    notes.ok(f"none is older than {rough(limit)}")
+    notes.ok(f"none is older than {short_duration(limit)}")
 
 
-def judge_slots(slots: Iterable[ReplicationSlot], notes: Notes) -> None:
+def evaluate_slots(slots: Iterable[ReplicationSlot], notes: Findings) -> None:
     """Slots that nobody uses, and those whose standby is far behind."""
     for slot in slots:
         about = f"replication slot {slot.name}"
@@ -57,13 +57,13 @@ def judge_slots(slots: Iterable[ReplicationSlot], notes: Notes) -> None:
             notes.warning(about, f"{says}: a query runs for long on its standby.", "End that query.")
 
 
-async def check_tables(patient: CheckContext, notes: Notes) -> None:
+async def check_tables(context: CheckContext, notes: Findings) -> None:
     """Vacuum comes to the tables, and they are as large as their rows."""
-    judge_tables(await store.list_table_health(patient.session), patient.database.schema, notes)
+    evaluate_tables(await store.list_table_health(context.session), context.database.schema, notes)
     notes.ok("vacuum keeps up with every table")
 
 
-def judge_tables(tables: Iterable[TableHealth], schema: Schema, notes: Notes) -> None:
+def evaluate_tables(tables: Iterable[TableHealth], schema: Schema, notes: Findings) -> None:
     """What is the matter with each."""
     for table in tables:
         about, full_name = f"table {table.name}", schema.qualify(f"awa.{table.name}")
@@ -75,7 +75,9 @@ def judge_tables(tables: Iterable[TableHealth], schema: Schema, notes: Notes) ->
             )
         if _is_neglected(table):
             note = notes.problem if table.dead > MANY_DEAD_ROWS else notes.warning
-            since = "never" if table.vacuumed_s is None else f"{rough(timedelta(seconds=table.vacuumed_s))} ago"
+            since = (
+                "never" if table.vacuumed_s is None else f"{short_duration(timedelta(seconds=table.vacuumed_s))} ago"
+            )
             note(
                 about,
                 f"{count(table.dead, 'dead row')} beside {table.live:,} live ones; it was vacuumed {since}.",
@@ -101,7 +103,7 @@ def _is_neglected(table: TableHealth) -> bool:
     return many and (table.vacuumed_s is None or table.vacuumed_s > OVERDUE_S)
 
 
-def _note_transaction(notes: Notes, transaction: OpenTransaction, limit: timedelta) -> None:
+def _note_transaction(notes: Findings, transaction: OpenTransaction, limit: timedelta) -> None:
     open_for = timedelta(seconds=transaction.open_s)
     if transaction.idle:
         note = notes.problem if open_for >= limit else notes.notice
@@ -116,7 +118,7 @@ def _note_transaction(notes: Notes, transaction: OpenTransaction, limit: timedel
     harm = "nothing that was deleted since can be vacuumed" if transaction.pins else "it keeps its locks"
     note(
         f"session {transaction.pid}",
-        f"{who} is {does}, for {rough(open_for)} now: {harm}.",
+        f"{who} is {does}, for {short_duration(open_for)} now: {harm}.",
         f"SELECT pg_terminate_backend({transaction.pid}); it rolls back. Against the next one: "
         "idle_in_transaction_session_timeout.",
     )

@@ -4,13 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 from awa_py.doctor.cluster import WORKERS
 from awa_py.doctor.context import CheckContext
-from awa_py.doctor.finding import Notes
+from awa_py.doctor.finding import Findings
 from awa_py.errors import InvalidSchedule
 from awa_py.model.schedule import Schedule
 from awa_py.store import schedules, waiting
 from awa_py.store.schedules import ScheduleRow
 from awa_py.store.waiting import WaitingQueue, WorkerHeartbeat
-from awa_py.text import count, rough
+from awa_py.text import count, short_duration
 
 QUEUES = 1_000
 COUNT_TO = 101
@@ -21,10 +21,10 @@ LONG_S = 300.0
 DEFAULT_QUEUE = "default"
 
 
-async def check_queues(patient: CheckContext, notes: Notes) -> None:
+async def check_queues(context: CheckContext, notes: Findings) -> None:
     """Whatever waits has somebody who may take it."""
     queues = await waiting.list_waiting_queues(
-        patient.session, limit=QUEUES, count_to=COUNT_TO, staleness=patient.settings.heartbeat_staleness
+        context.session, limit=QUEUES, count_to=COUNT_TO, staleness=context.settings.heartbeat_staleness
     )
     for queue in queues:
         if queue.paused:
@@ -32,7 +32,8 @@ async def check_queues(patient: CheckContext, notes: Notes) -> None:
         elif queue.workers == 0:
             notes.problem(
                 f"queue {queue.name}",
-                f"{_jobs(queue)} ({rough(timedelta(seconds=queue.waited_s))} so far), and no live worker serves it.",
+                f"{_jobs(queue)}, the first for {short_duration(timedelta(seconds=queue.waited_s))}, "
+                "and no live worker serves it.",
                 f"Start `awa worker APP -q {queue.name}`.",
             )
         elif queue.throttles >= OFTEN:
@@ -41,7 +42,7 @@ async def check_queues(patient: CheckContext, notes: Notes) -> None:
             notes.notice(
                 f"queue {queue.name}",
                 f"{count(queue.running, 'job')} run, as many as its max_workers allows, and {_jobs(queue)} "
-                f"({rough(timedelta(seconds=queue.waited_s))} so far).",
+                f"({short_duration(timedelta(seconds=queue.waited_s))} so far).",
                 f"Where what it uses can bear more: `awa queue set {queue.name} --max-workers N`.",
             )
     if len(queues) == QUEUES:
@@ -53,11 +54,11 @@ async def check_queues(patient: CheckContext, notes: Notes) -> None:
     notes.ok(f"{count(len(queues), 'queue')} with work, all served" if queues else "nothing waits")
 
 
-async def check_kinds(patient: CheckContext, notes: Notes) -> None:
+async def check_kinds(context: CheckContext, notes: Findings) -> None:
     """Whatever waits has a handler in a live worker."""
-    served = sorted({queue for worker in await _live_workers(patient) for queue in worker.queues})[:QUEUES]
-    staleness = patient.settings.heartbeat_staleness
-    for unserved in await waiting.list_unserved_kinds(patient.session, served, look_at=HEAD, staleness=staleness):
+    served = sorted({queue for worker in await _live_workers(context) for queue in worker.queues})[:QUEUES]
+    staleness = context.settings.heartbeat_staleness
+    for unserved in await waiting.list_unserved_kinds(context.session, served, look_at=HEAD, staleness=staleness):
         notes.problem(
             f"kind {unserved.kind}",
             f'No live worker of queue "{unserved.queue}" has a handler for it, and jobs wait.',
@@ -66,11 +67,11 @@ async def check_kinds(patient: CheckContext, notes: Notes) -> None:
     notes.ok("every kind that waits where workers are has a handler")
 
 
-async def check_schedules(patient: CheckContext, notes: Notes) -> None:
+async def check_schedules(context: CheckContext, notes: Findings) -> None:
     """Every schedule fires, and what it enqueues is known to somebody."""
-    rows = await schedules.list_schedules(patient.session)
-    now = await patient.session.now()
-    workers = await _live_workers(patient)
+    rows = await schedules.list_schedules(context.session)
+    now = await context.session.now()
+    workers = await _live_workers(context)
     known = {(queue, kind) for worker in workers for queue in worker.queues for kind in worker.kinds}
     for row in rows:
         _examine_schedule(notes, row, now)
@@ -84,7 +85,7 @@ async def check_schedules(patient: CheckContext, notes: Notes) -> None:
     notes.ok(f"{count(len(rows), 'schedule')}, in order" if rows else "there are none")
 
 
-def _examine_schedule(notes: Notes, row: ScheduleRow, now: datetime) -> None:
+def _examine_schedule(notes: Findings, row: ScheduleRow, now: datetime) -> None:
     about = f"schedule {row.name}"
     mend = (
         f"Correct it where it is declared (@app.cron, or `awa cron set {row.name} …`), or `awa cron delete {row.name}`."
@@ -108,12 +109,12 @@ def _examine_schedule(notes: Notes, row: ScheduleRow, now: datetime) -> None:
     elif row.next_at is not None and now - row.next_at > LATE:
         notes.problem(
             about,
-            f"It should have fired {rough(now - row.next_at)} ago.",
+            f"It should have fired {short_duration(now - row.next_at)} ago.",
             "See whether somebody leads, and the leader's log.",
         )
 
 
-def _note_paused(notes: Notes, queue: WaitingQueue) -> None:
+def _note_paused(notes: Findings, queue: WaitingQueue) -> None:
     if queue.paused_until is None:
         notes.problem(f"queue {queue.name}", f"It is paused, and {_jobs(queue)}.", f"`awa queue resume {queue.name}`")
     else:
@@ -125,8 +126,10 @@ def _note_paused(notes: Notes, queue: WaitingQueue) -> None:
         )
 
 
-def _note_throttled(notes: Notes, queue: WaitingQueue) -> None:
-    rests = "" if queue.rests_s is None else f" It rests for another {rough(timedelta(seconds=queue.rests_s))}."
+def _note_throttled(notes: Findings, queue: WaitingQueue) -> None:
+    rests = (
+        "" if queue.rests_s is None else f" It rests for another {short_duration(timedelta(seconds=queue.rests_s))}."
+    )
     notes.notice(
         f"queue {queue.name}",
         f"It was throttled {queue.throttles} times in a row, and {_jobs(queue)}.{rests}",
@@ -141,7 +144,7 @@ def _jobs(queue: WaitingQueue) -> str:
     return f"{count(queue.jobs, 'job')} {'waits' if queue.jobs == 1 else 'wait'}"
 
 
-async def _live_workers(patient: CheckContext) -> list[WorkerHeartbeat]:
-    staleness_s = patient.settings.heartbeat_staleness.total_seconds()
-    workers = await waiting.list_heartbeats(patient.session, limit=WORKERS)
+async def _live_workers(context: CheckContext) -> list[WorkerHeartbeat]:
+    staleness_s = context.settings.heartbeat_staleness.total_seconds()
+    workers = await waiting.list_heartbeats(context.session, limit=WORKERS)
     return [worker for worker in workers if worker.silent_s <= staleness_s]

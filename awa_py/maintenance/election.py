@@ -11,7 +11,7 @@ from uuid import UUID
 
 import asyncpg
 
-from awa_py.background import LoopThread, cancel, wait_for_event
+from awa_py.background import LoopThread, cancel_and_wait, wait_for_event
 from awa_py.db import migrations
 from awa_py.db.connections import (
     CONNECTION_LOST,
@@ -28,7 +28,7 @@ from awa_py.maintenance.loop import MaintenanceLoop
 from awa_py.maintenance.queue_gauges import QueueGauges
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.model.registry import CronDefinition
-from awa_py.observability.checks import Check, problems
+from awa_py.observability.checks import HealthCheck, problems
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
@@ -70,11 +70,11 @@ class Candidate:
         """What keeps it from standing for election, in sentences; nothing: it stands, or leads. From any thread."""
         return problems(self.checks())
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[HealthCheck]:
         """How it is. From any thread."""
         why = self._link.trouble if self._link is not None else ""
         problem = f"{self._trouble}: {why}" if self._trouble and why else self._trouble
-        return [Check("leadership", problem, {"leading": self.is_leader})]
+        return [HealthCheck("leadership", problem, {"leading": self.is_leader})]
 
     def start(self) -> None:
         """Stands for election in a thread of its own."""
@@ -176,7 +176,7 @@ class Candidate:
     @asynccontextmanager
     async def _looking_out(self) -> AsyncIterator[None]:
         """Reads the queues for the metrics meanwhile, where somebody is watching."""
-        if not self._metrics.watching:
+        if not self._metrics.timing:
             yield
             return
         looking = asyncio.create_task(
@@ -185,7 +185,7 @@ class Candidate:
         try:
             yield
         finally:
-            await cancel(looking)
+            await cancel_and_wait(looking)
 
     async def _resign(self, session: Session) -> None:
         try:

@@ -14,7 +14,7 @@ from awa_py.maintenance.task import Batch, Task
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.store.session import Session
-from awa_py.text import frames
+from awa_py.text import format_frames
 
 logger = logging.getLogger("awa.maintenance")
 
@@ -101,7 +101,7 @@ class MaintenanceLoop:
             return Batch()
         except Exception as error:
             self._metrics.task_errors.labels(task.name).inc()
-            words = (task.name, describe(error), frames(error))
+            words = (task.name, describe(error), format_frames(error))
             self._log_throttle.log(
                 logging.ERROR, ("failed", task.name), "%s failed, trying again later: %s\n%s", *words
             )

@@ -21,17 +21,17 @@ from awa_py.observability.metrics import (
     BACKLOG,
     COUNTED,
     DUE_LAG,
-    OTHERS,
+    MAX_QUEUE_LABELS,
+    OTHER_QUEUES,
     QUEUE_JOBS,
     QUEUE_MAX_WORKERS,
     QUEUE_PAUSED,
     QUEUE_THROTTLED,
     QUEUE_WAITING,
     QUEUE_WORKERS,
-    QUEUES_SHOWN,
     STALE_LAG,
     WORKERS,
-    Declared,
+    GaugeSpec,
     Metrics,
     Value,
 )
@@ -39,7 +39,7 @@ from awa_py.settings import Settings
 from awa_py.store import queue_metrics
 from awa_py.store.queue_metrics import QueueFigures
 from awa_py.store.session import Session
-from awa_py.text import frames
+from awa_py.text import format_frames
 
 logger = logging.getLogger("awa.lookout")
 
@@ -49,7 +49,7 @@ STATES = {
     "scheduled": (State.SCHEDULED, State.RETRYABLE, State.WAITING),
     "dead": (State.FAILED, State.CANCELLED),
 }
-OF_QUEUE: dict[Declared, Callable[[QueueFigures], float | None]] = {  # None: it has none
+OF_QUEUE: dict[GaugeSpec, Callable[[QueueFigures], float | None]] = {  # None: it has none
     QUEUE_PAUSED: attrgetter("paused"),
     QUEUE_THROTTLED: attrgetter("throttled"),
     QUEUE_MAX_WORKERS: attrgetter("max_workers"),
@@ -95,7 +95,7 @@ class QueueGauges:
                     )
                     self._forget(link)
                 except Exception as error:
-                    words = (describe(error), frames(error))
+                    words = (describe(error), format_frames(error))
                     self._log_throttle.log(
                         ERROR, "failed", "the queues could not be read for the metrics: %s\n%s", *words
                     )
@@ -167,7 +167,7 @@ class QueueGauges:
     def _labels(self, sizes: Mapping[str, int]) -> dict[str, str]:
         """How each queue is called: the largest by their names, the rest together."""
         ranked = sorted(sizes, key=lambda name: (-sizes[name], name))
-        if len(ranked) > QUEUES_SHOWN and not self._crowded:
+        if len(ranked) > MAX_QUEUE_LABELS and not self._crowded:
             self._crowded = True
-            logger.warning("%d queues: metrics name the %d largest, the others together", len(ranked), QUEUES_SHOWN)
-        return {name: name if n < QUEUES_SHOWN else OTHERS for n, name in enumerate(ranked)}
+            logger.warning("%d queues: metrics name the %d largest, the others together", len(ranked), MAX_QUEUE_LABELS)
+        return {name: name if n < MAX_QUEUE_LABELS else OTHER_QUEUES for n, name in enumerate(ranked)}

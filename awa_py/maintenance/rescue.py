@@ -42,7 +42,7 @@ async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:
     _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
     expired = await maintenance.fail_expired_jobs(session, limit=BATCH)
     for queue, jobs in expired.items():
-        metrics.failed.labels(metrics.queue(queue), Reason.EXPIRED).inc(jobs)
+        metrics.failed.labels(metrics.queue_label(queue), Reason.EXPIRED).inc(jobs)
     gone = sum(expired.values())
     return Batch(len(rescued) + gone, again=len(rescued) == BATCH or gone >= BATCH)
 
@@ -52,7 +52,7 @@ def _report(rescued: Sequence[Rescued], why: str, reason: Reason, metrics: Metri
     alike = Counter((job.kind, job.failed) for job in rescued)
     for job in rescued:
         ends = metrics.failed if job.failed else metrics.retried
-        ends.labels(metrics.queue(job.queue), reason).inc()
+        ends.labels(metrics.queue_label(job.queue), reason).inc()
         others = alike.pop((job.kind, job.failed), None)
         end = "failed for good" if job.failed else "goes back to its queue"
         more = f" (and {others - 1:,} more like it)" if others is not None and others > 1 else ""

@@ -30,7 +30,7 @@ class Unserved:
             session, after=self.place, limit=WINDOW, staleness=self.staleness, grace=self.grace
         )
         for found in marked:
-            self.metrics.unserved.labels(self.metrics.queue(found.queue)).inc(found.jobs)
+            self.metrics.unserved.labels(self.metrics.queue_label(found.queue)).inc(found.jobs)
             logger.warning(
                 "%d jobs wait in queue %s: no handler registered for kind: %s", found.jobs, found.queue, found.kind
             )

@@ -12,7 +12,7 @@ from awa_py.durations import Duration
 from awa_py.errors import AwaError, HandlerStopped
 from awa_py.model.job import Job
 from awa_py.model.outcomes import Outcome
-from awa_py.text import clean
+from awa_py.text import clean_text
 
 
 class Claimed(Protocol):
@@ -94,7 +94,7 @@ class Context:
         """Says how far the job has come, from 0 to 1; people see it within about a second."""
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress goes from 0 to 1, not {fraction!r}")
-        self._report(json.dumps({"fraction": fraction, "message": clean(message)}))
+        self._report(json.dumps({"fraction": fraction, "message": clean_text(message)}))
 
     def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> Awaitable[None]:
         """Waits for tokens of a rate limit: `await ctx.rate_limit("gh")`, and in a thread `ctx.rate_limit("gh")`.

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One thing that can be wrong: the problem in a sentence (None: all is well), and what else there is to know.
 
-    Where a check is not `vital`, the process can work all the same.
+    Where a check is not `required`, the process can work all the same.
     """
 
     name: str
     problem: str | None = None
     details: Mapping[str, object] = field(default_factory=dict)
-    vital: bool = True
+    required: bool = True
 
 
-def problems(checks: Sequence[Check]) -> list[str]:
+def problems(checks: Sequence[HealthCheck]) -> list[str]:
     """What keeps the process from its work, in sentences."""
-    return [check.problem for check in checks if check.vital and check.problem is not None]
+    return [check.problem for check in checks if check.required and check.problem is not None]

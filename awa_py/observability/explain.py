@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from awa_py import durations
 from awa_py.model.job import Job, State
 from awa_py.store.jobs import Circumstances
-from awa_py.text import count, ordinal, relative, rough
+from awa_py.text import count, ordinal, relative_time, short_duration
 
 SILENT_S = 60.0  # two heartbeats at the default interval: worth a word, not yet presumed dead
 
@@ -52,11 +52,11 @@ def _running(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[
     since = "" if job.attempted_at is None else f" since {_when(job.attempted_at, now)}"
     yield f"It is running on worker {job.worker_id}{owner}{since}: {_attempt(job)}."
     if job.cancel_requested_at is not None:
-        yield f"Its worker was asked to cancel it {relative(job.cancel_requested_at - now)}."
+        yield f"Its worker was asked to cancel it {relative_time(job.cancel_requested_at - now)}."
     if job.deadline_at is not None:
         yield f"This attempt has to end by {_when(job.deadline_at, now)}."
     if circumstances.owner_silent_s is not None and circumstances.owner_silent_s > SILENT_S:
-        silent = rough(timedelta(seconds=circumstances.owner_silent_s))
+        silent = short_duration(timedelta(seconds=circumstances.owner_silent_s))
         yield f"That worker has been silent for {silent}: if it is dead, the leader gives the job to another one."
     elif circumstances.owner is None:
         yield "That worker is not in the registry any more: if it is dead, the leader gives the job to another one."
@@ -158,7 +158,7 @@ def _attempt(job: Job) -> str:
 
 
 def _when(moment: datetime, now: datetime) -> str:
-    return f"{_stamp(moment)} ({relative(moment - now)})"
+    return f"{_stamp(moment)} ({relative_time(moment - now)})"
 
 
 def _stamp(moment: datetime) -> str:

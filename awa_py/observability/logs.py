@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from awa_py.text import rough
+from awa_py.text import short_duration
 
 FIELDS = ("job_id", "job_kind", "queue", "attempt", "jobs", "worker")
 FIRST_PAUSE_S = 10.0
@@ -147,5 +147,8 @@ class LogThrottle:
         message, values = line.message, line.values
         if pause.held > 1:
             since = timedelta(seconds=math.ceil(pause.length_s - max(0.0, pause.ends_at - time.monotonic())))
-            message, values = f"{message} (and %s more like it in %s)", (*values, f"{pause.held - 1:,}", rough(since))
+            message, values = (
+                f"{message} (and %s more like it in %s)",
+                (*values, f"{pause.held - 1:,}", short_duration(since)),
+            )
         self._logger.log(line.level, message, *values, exc_info=line.exc_info, extra=line.extra)

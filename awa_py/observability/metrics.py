@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 
 from awa_py.observability.histogram import Histogram
 
-QUEUES_SHOWN = 100  # a leader sees queues that it does not serve: ten thousand would be too much for Prometheus
-OTHERS = "others, together"  # no queue is called so: a queue's name cannot hold a comma
+MAX_QUEUE_LABELS = 100  # a leader sees queues that it does not serve: ten thousand would be too much for Prometheus
+OTHER_QUEUES = "others, together"  # no queue is called so: a queue's name cannot hold a comma
 
 JOB_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600)
 STATEMENT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -33,7 +33,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class GaugeSpec:
     """A gauge: its name, what it says, its labels."""
 
     name: str
@@ -41,28 +41,28 @@ class Declared:
     labels: tuple[str, ...] = ()
 
 
-Value: TypeAlias = tuple[Declared, tuple[str, ...], float]
+Value: TypeAlias = tuple[GaugeSpec, tuple[str, ...], float]
 
-RUNNING = Declared("awa_jobs_running", "Jobs that run on this worker now", ("queue",))
-SLOTS = Declared("awa_worker_slots", "How many jobs this worker runs at once")
-HEARTBEAT = Declared("awa_heartbeat_timestamp_seconds", "When this worker's last heartbeat got through")
-LISTENING = Declared("awa_listening", "1 while this worker hears wake-ups, 0 while it only polls")
-OF_WORKER = (RUNNING, SLOTS, HEARTBEAT, LISTENING)
+RUNNING = GaugeSpec("awa_jobs_running", "Jobs that run on this worker now", ("queue",))
+SLOTS = GaugeSpec("awa_worker_slots", "How many jobs this worker runs at once")
+HEARTBEAT = GaugeSpec("awa_heartbeat_timestamp_seconds", "When this worker's last heartbeat got through")
+LISTENING = GaugeSpec("awa_listening", "1 while this worker hears wake-ups, 0 while it only polls")
+WORKER_GAUGES = (RUNNING, SLOTS, HEARTBEAT, LISTENING)
 
-QUEUE_JOBS = Declared("awa_queue_jobs", "Jobs of a queue in each state that is not completed", ("queue", "state"))
-QUEUE_WAITING = Declared("awa_queue_oldest_waiting_seconds", "How long the first job of the queue is due", ("queue",))
-QUEUE_PAUSED = Declared("awa_queue_paused", "1 while the queue is paused", ("queue",))
-QUEUE_THROTTLED = Declared("awa_queue_throttled", "1 while the queue rests, since a handler was throttled", ("queue",))
-QUEUE_MAX_WORKERS = Declared(
+QUEUE_JOBS = GaugeSpec("awa_queue_jobs", "Jobs of a queue in each state that is not completed", ("queue", "state"))
+QUEUE_WAITING = GaugeSpec("awa_queue_oldest_waiting_seconds", "How long the first job of the queue is due", ("queue",))
+QUEUE_PAUSED = GaugeSpec("awa_queue_paused", "1 while the queue is paused", ("queue",))
+QUEUE_THROTTLED = GaugeSpec("awa_queue_throttled", "1 while the queue rests, since a handler was throttled", ("queue",))
+QUEUE_MAX_WORKERS = GaugeSpec(
     "awa_queue_max_workers", "How many of the queue's jobs may run at once, where it has such a limit", ("queue",)
 )
-QUEUE_WORKERS = Declared("awa_queue_workers", "Live workers that serve the queue", ("queue",))
-WORKERS = Declared("awa_workers", "Live workers")
-DUE_LAG = Declared("awa_due_lag_seconds", "How long the oldest due job waits for its promotion")
-STALE_LAG = Declared("awa_stale_lag_seconds", "For how long the oldest stale job should have been rescued")
-BACKLOG = Declared("awa_cleanup_backlog_jobs", "Jobs past their retention that are still there", ("table",))
-COUNTED = Declared("awa_queue_jobs_timestamp_seconds", "When the jobs of a table were last counted", ("table",))
-OF_LEADER = (
+QUEUE_WORKERS = GaugeSpec("awa_queue_workers", "Live workers that serve the queue", ("queue",))
+WORKERS = GaugeSpec("awa_workers", "Live workers")
+DUE_LAG = GaugeSpec("awa_due_lag_seconds", "How long the oldest due job waits for its promotion")
+STALE_LAG = GaugeSpec("awa_stale_lag_seconds", "For how long the oldest stale job should have been rescued")
+BACKLOG = GaugeSpec("awa_cleanup_backlog_jobs", "Jobs past their retention that are still there", ("table",))
+COUNTED = GaugeSpec("awa_queue_jobs_timestamp_seconds", "When the jobs of a table were last counted", ("table",))
+LEADER_GAUGES = (
     QUEUE_JOBS,
     QUEUE_WAITING,
     QUEUE_PAUSED,
@@ -80,7 +80,7 @@ OF_LEADER = (
 class Gauges:
     """Gauges that are there only while somebody vouches for them: a worker at work, a leader."""
 
-    def __init__(self, declared: Sequence[Declared]) -> None:
+    def __init__(self, declared: Sequence[GaugeSpec]) -> None:
         self._declared = declared
         self.source: Callable[[], Iterable[Value]] | None = None
 
@@ -97,36 +97,36 @@ class Gauges:
             families[gauge.name].add_metric(labels, value)
         yield from families.values()
 
-    def total(self, gauge: Declared) -> float:
+    def total(self, gauge: GaugeSpec) -> float:
         """Of all its labels; 0 where nobody vouches for it."""
         source = self.source
         return 0.0 if source is None else sum(value for declared, _, value in source() if declared is gauge)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ProcessStats:
     """How a process is, in a few numbers, over all its queues."""
 
     running: int = 0
     done: int = 0
     failed: int = 0
-    leads: bool = False
+    is_leader: bool = False
 
-    def __add__(self, other: "Figures") -> "Figures":
-        return Figures(
+    def __add__(self, other: "ProcessStats") -> "ProcessStats":
+        return ProcessStats(
             self.running + other.running,
             self.done + other.done,
             self.failed + other.failed,
-            self.leads or other.leads,
+            self.is_leader or other.is_leader,
         )
 
 
 class Metrics:
-    """The counters of a worker and of a leader. Jobs are timed only where somebody is `watching`."""
+    """The counters of a worker and of a leader. Jobs are timed only where somebody is `timing`."""
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, watching: bool = False) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, *, timing: bool = False) -> None:
         self.registry = registry or CollectorRegistry()
-        self.watching = watching
+        self.timing = timing
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=self.registry)
@@ -173,7 +173,7 @@ class Metrics:
         self.fallbacks = counter(
             "awa_polling_fallbacks_total", "Times that wake-ups were no longer heard, and the worker only polled"
         )
-        self.worker = Gauges(OF_WORKER)
+        self.worker = Gauges(WORKER_GAUGES)
 
         self.is_leader = gauge("awa_is_leader", "1 while this process is the leader")
         self.epoch = gauge("awa_leader_epoch", "The last epoch in which this process led, 0 before")
@@ -185,19 +185,19 @@ class Metrics:
             "awa_task_seconds", "How long batches of a maintenance task took", STATEMENT_S, "task"
         )
         self.unserved = counter("awa_unserved_jobs_total", "Due jobs whose kind no live worker knew", "queue")
-        self.leader = Gauges(OF_LEADER)
+        self.leader = Gauges(LEADER_GAUGES)
         for gauges in (self.worker, self.leader):
             self.registry.register(gauges)
 
-        # Run times by kind, until the next flush; None: nobody is watching.
-        self.run_times: dict[str, list[float]] | None = defaultdict(list) if watching else None
+        # Run times by kind, until the next flush; None: nobody is timing.
+        self.run_times: dict[str, list[float]] | None = defaultdict(list) if timing else None
         self._queues: set[str] = set()
 
-    def queue(self, name: str) -> str:
+    def queue_label(self, name: str) -> str:
         """The label of a queue that is not one of the worker's own: the first hundred have their names."""
         if name not in self._queues:
-            if len(self._queues) >= QUEUES_SHOWN:
-                return OTHERS
+            if len(self._queues) >= MAX_QUEUE_LABELS:
+                return OTHER_QUEUES
             self._queues.add(name)
         return name
 
@@ -208,13 +208,13 @@ class Metrics:
                 self.run.labels(kind).observe_all(times)
                 times.clear()
 
-    def figures(self) -> Figures:
+    def stats(self) -> ProcessStats:
         """The totals of now, from any thread."""
-        return Figures(
+        return ProcessStats(
             running=int(self.worker.total(RUNNING)),
             done=_total(self.completed),
             failed=_total(self.failed),
-            leads=bool(_total(self.is_leader)),
+            is_leader=bool(_total(self.is_leader)),
         )
 
 

@@ -36,7 +36,9 @@ DEFAULT_INTERVAL_MS = "60000"
 
 
 @contextmanager
-def exporting(registry: CollectorRegistry, instance: str, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+def export_telemetry(
+    registry: CollectorRegistry, instance: str, environ: Mapping[str, str] = os.environ
+) -> Iterator[None]:
     """Sends this process's spans and metrics to the collector that the environment names; without one, nothing."""
     traces, metrics = (_is_wanted(name, environ) for name in (TRACES_ENDPOINT, METRICS_ENDPOINT))
     if not traces and not metrics:
@@ -52,7 +54,7 @@ def exporting(registry: CollectorRegistry, instance: str, environ: Mapping[str, 
     with ExitStack() as ends:
         if metrics:
             ends.enter_context(_metrics(registry, instance, environ))
-        if traces and not tracing.is_on():  # an app may have set up its own
+        if traces and not tracing.is_enabled():  # an app may have set up its own
             ends.enter_context(_traces(instance))
         yield
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEY = "trace"  # in a job's metadata: {"traceparent": "00-…", "tracestate": "…"}, as W3C writes them
 
 
-def is_on() -> bool:
+def is_enabled() -> bool:
     """Whether this process has a tracer provider that does anything."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
@@ -29,7 +29,7 @@ def is_on() -> bool:
     return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
 
 
-def with_context(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+def add_trace_context(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     """The jobs, with the trace context of whoever enqueues them; as they are where nobody traces."""
     carrier = _current() if "opentelemetry.trace" in sys.modules else None
     if not carrier:
@@ -60,7 +60,7 @@ class Tracer:
         self._worker = worker
 
     @contextmanager
-    def run(self, fields: Mapping[str, Any], metadata: Sequence[str | None]) -> Iterator["Span"]:
+    def start_span(self, fields: Mapping[str, Any], metadata: Sequence[str | None]) -> Iterator["Span"]:
         """The span of one call of a handler: a trace of its own, linked to those that enqueued its jobs."""
         from opentelemetry.context import Context
 
@@ -88,10 +88,10 @@ class Tracer:
             try:
                 yield span
             except BaseException as error:
-                self.note_end(span, error)
+                self.record_outcome(span, error)
                 raise
 
-    def note_end(self, span: "Span", end: object) -> None:
+    def record_outcome(self, span: "Span", end: object) -> None:
         """How the handler ended, by what it returned or raised: what kind of error, and not a word of its text."""
         if isinstance(end, Outcome):
             span.set_attribute("awa.job.outcome", type(end).__name__.lower())

@@ -8,7 +8,7 @@ from awa_py.store.queues import WorkerRow
 KNOWN_SHOWN = 10
 
 
-def find(workers: Sequence[WorkerRow], name: str) -> list[WorkerRow]:
+def find_workers(workers: Sequence[WorkerRow], name: str) -> list[WorkerRow]:
     """The workers of that label, else the one whose id begins so. With a star, all whose name begins so, else all whose
     id does."""
     beginning = name.removesuffix("*")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from awa_py.observability.latency_histogram import Cells
+from awa_py.observability.latency_histogram import BucketCounts
 from awa_py.store.session import Session
 
 
@@ -38,9 +38,9 @@ class Sum:
     failed: int
     cancelled: int
     retried: int
-    waits: Cells
-    runs: Cells
-    slots: Cells  # how many jobs ended in each slot of some minutes
+    waits: BucketCounts
+    runs: BucketCounts
+    slots: BucketCounts  # how many jobs ended in each slot of some minutes
 
 
 async def get_rollup_span(

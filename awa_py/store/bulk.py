@@ -19,7 +19,7 @@ from awa_py.model.job import State
 from awa_py.store import jobs
 from awa_py.store.jobs import Seen
 from awa_py.store.session import Session
-from awa_py.text import rough
+from awa_py.text import short_duration
 
 BATCH = 500
 COUNTED = 100_000  # a preview counts up to here
@@ -269,5 +269,6 @@ async def _explained(session: Session) -> AsyncIterator[None]:
             yield
     except asyncpg.QueryCanceledError:
         raise AwaError(
-            f"the next batch of jobs took longer than {rough(BATCH_PATIENCE)}: choose fewer, by their queue or state"
+            f"the next batch of jobs took longer than {short_duration(BATCH_PATIENCE)}: "
+            "choose fewer, by their queue or state"
         ) from None

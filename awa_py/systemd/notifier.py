@@ -19,9 +19,9 @@ STOPPING = "STOPPING=1"
 WATCHDOG = "WATCHDOG=1"
 
 SEND_TIMEOUT_S = 1.0  # systemd may be busy, but must not hold us up
-TICK_S = 5.0
-FIRST_TICK_S = 0.25  # while it starts: somebody waits for it
-MORE_TIME_S = 60.0
+INTERVAL_S = 5.0
+STARTUP_INTERVAL_S = 0.25  # while it starts: somebody waits for it
+EXTENSION_S = 60.0
 
 
 class Notifier:
@@ -32,24 +32,24 @@ class Notifier:
         self.watchdog_s = watchdog_s
 
     @classmethod
-    def taken_from(cls, environ: MutableMapping[str, str]) -> Self:
+    def from_environ(cls, environ: MutableMapping[str, str]) -> Self:
         """The one that the environment names. It is no longer named there: jobs start processes of their own."""
         address, watchdog_us, watchdog_pid = (environ.pop(name, "") for name in VARIABLES)
         is_watched = watchdog_us.isdecimal() and int(watchdog_us) and watchdog_pid in ("", str(os.getpid()))
         return cls(address, int(watchdog_us) / 1e6 if is_watched else None)
 
     @property
-    def is_heard(self) -> bool:
+    def enabled(self) -> bool:
         return bool(self._address)
 
     @property
-    def tick_s(self) -> float:
+    def interval_s(self) -> float:
         """How often to tell: several times within the watchdog's patience."""
-        return TICK_S if self.watchdog_s is None else min(TICK_S, self.watchdog_s / 4)
+        return INTERVAL_S if self.watchdog_s is None else min(INTERVAL_S, self.watchdog_s / 4)
 
-    def tell(self, *lines: str) -> bool:
+    def send(self, *lines: str) -> bool:
         """Sends the lines together. Whether they went out, or nobody wants them."""
-        if not self.is_heard:
+        if not self.enabled:
             return True
         message = "\n".join(" ".join(line.split()) for line in lines)
         try:
@@ -67,7 +67,7 @@ def status(text: str) -> str:
     return f"STATUS={text}"
 
 
-def extension(seconds: float) -> str:
+def extend_timeout(seconds: float) -> str:
     """Asks for more time, from now on, before a start, a reload or a stop counts as failed."""
     return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
 

@@ -31,7 +31,7 @@ class RestartRequested(Exception):
         super().__init__("the command begins anew")
         self._environ = environ
 
-    def begin(self) -> NoReturn:
+    def exec(self) -> NoReturn:
         """Never returns: from here on, the process is the new one."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the new one can hear it, it would be deadly
         sys.stdout.flush()
@@ -46,11 +46,11 @@ class Reload:
         self._environ = dict(environ)
         path = environ.get(FILE_VARIABLE)
         self._path = None if path is None else Path(path)
-        self._set_by_file = set(self._read()) if self.is_possible else set()
-        self.next: dict[str, str] | None = None  # checked, for the next run
+        self._set_by_file = set(self._read()) if self.enabled else set()
+        self.next_environ: dict[str, str] | None = None  # checked, for the next run
 
     @property
-    def is_possible(self) -> bool:
+    def enabled(self) -> bool:
         return self._path is not None
 
     def check(self) -> None:
@@ -73,12 +73,12 @@ class Reload:
             raise ConfigError(f"the check did not end within {CHECK_TIMEOUT_S:.0f} s") from None
         if answer.returncode:
             raise ConfigError(answer.stderr.decode(errors="replace").strip() or f"exit code {answer.returncode}")
-        self.next = environ
+        self.next_environ = environ
 
-    def begin_anew(self) -> None:
+    def restart_if_requested(self) -> None:
         """Ends the command by RestartRequested where there is a next run."""
-        if self.next is not None:
-            raise RestartRequested(self.next)
+        if self.next_environ is not None:
+            raise RestartRequested(self.next_environ)
 
     def _read(self) -> dict[str, str]:
         assert self._path is not None

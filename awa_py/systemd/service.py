@@ -16,16 +16,16 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 from awa_py.errors import AwaError
 from awa_py.systemd.notifier import (
-    FIRST_TICK_S,
-    MORE_TIME_S,
+    EXTENSION_S,
     READY,
+    STARTUP_INTERVAL_S,
     STOPPING,
     WATCHDOG,
     Notifier,
-    extension,
+    extend_timeout,
     reloading,
     status,
 )
@@ -41,7 +41,7 @@ class Phase(StrEnum):
     STOPPING = "stopping"
 
 
-class Part(Protocol):
+class Monitored(Protocol):
     """A worker, or a candidate."""
 
     def problems(self) -> Sequence[str]: ...
@@ -53,10 +53,10 @@ class Service:
 
     def __init__(
         self,
-        part: Part,
+        part: Monitored,
         *,
         stop: Callable[[], object],
-        figures: Callable[[], str],
+        summary: Callable[[], str],
         notifier: Notifier,
         settings: Reload | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class Service:
         self._stop_part = stop
         self._notifier = notifier
         self._settings = settings
-        self._figures = figures
+        self._summary = summary
         self._phase = Phase.STARTING
         self._drains = False
         self._hung = False
@@ -75,9 +75,9 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        if self._notifier.is_heard:
+        if self._notifier.enabled:
             self._tasks.append(asyncio.create_task(self._tell_for_ever(), name="awa attendant"))
-        if self._settings is not None and self._settings.is_possible:
+        if self._settings is not None and self._settings.enabled:
             loop.add_signal_handler(signal.SIGHUP, self._hang_up.set)
             self._tasks.append(asyncio.create_task(self._reload_for_ever(self._settings), name="awa reload"))
         return self
@@ -85,18 +85,20 @@ class Service:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await cancel(*self._tasks)
+        await cancel_and_wait(*self._tasks)
         if self._will_begin_anew:
-            self._notifier.tell(extension(MORE_TIME_S))  # alone: beside WATCHDOG=1, it would not extend the watchdog
+            self._notifier.send(
+                extend_timeout(EXTENSION_S)
+            )  # alone: beside WATCHDOG=1, it would not extend the watchdog
         else:
-            self._notifier.tell(STOPPING, status("stopped"))
+            self._notifier.send(STOPPING, status("stopped"))
 
     def stop(self) -> None:
         """Lets the part finish what it does; a second call hurries it. What a reload had planned is off."""
         drains_for_reload = self._drains and self._phase is Phase.RELOADING
         self._phase = Phase.STOPPING
         if self._settings is not None:
-            self._settings.next = None
+            self._settings.next_environ = None
         if not drains_for_reload:
             self._stop_part()
         self._tell(STOPPING)
@@ -104,8 +106,8 @@ class Service:
     async def _tell_for_ever(self) -> None:
         while True:
             self._tell()
-            tick_s = self._notifier.tick_s
-            await asyncio.sleep(min(FIRST_TICK_S, tick_s) if self._phase is Phase.STARTING else tick_s)
+            interval_s = self._notifier.interval_s
+            await asyncio.sleep(min(STARTUP_INTERVAL_S, interval_s) if self._phase is Phase.STARTING else interval_s)
 
     async def _reload_for_ever(self, settings: Reload) -> None:
         while True:
@@ -122,8 +124,8 @@ class Service:
         except AwaError as error:
             logger.error("not reloaded, the settings stay as they were: %s", error)
         if self._phase is not Phase.RELOADING:  # told to stop meanwhile
-            settings.next = None
-        elif settings.next is None:
+            settings.next_environ = None
+        elif settings.next_environ is None:
             self._phase = before
             self._tell(*([READY] if before is Phase.RUNNING else []))
         elif not self._drains:
@@ -140,13 +142,13 @@ class Service:
         if self._answers():
             more.append(WATCHDOG)
             if not begins and self._phase is not Phase.RUNNING:
-                more.append(extension(MORE_TIME_S))
-        if self._notifier.tell(*more) and begins:
+                more.append(extend_timeout(EXTENSION_S))
+        if self._notifier.send(*more) and begins:
             self._phase = Phase.RUNNING
 
     def _answers(self) -> bool:
         """Whether the threads beside the loop turn. That the loop does shows here."""
-        patience_s = (self._notifier.watchdog_s or MORE_TIME_S) / 2
+        patience_s = (self._notifier.watchdog_s or EXTENSION_S) / 2
         hung = not self._part.responds(within_s=patience_s)
         if hung and not self._hung:
             logger.error("a thread has not answered for %.3g s: the watchdog is no longer fed", patience_s)
@@ -157,8 +159,8 @@ class Service:
         if self._phase is Phase.STARTING and problems:
             return f"waiting: {'; '.join(problems)}"
         first = {Phase.STARTING: "", Phase.RUNNING: "; ".join(problems)}.get(self._phase, self._phase)
-        return "; ".join(filter(None, [first, self._figures()]))
+        return "; ".join(filter(None, [first, self._summary()]))
 
     @property
     def _will_begin_anew(self) -> bool:
-        return self._settings is not None and self._settings.next is not None
+        return self._settings is not None and self._settings.next_environ is not None

@@ -27,7 +27,7 @@ _SEAL = re.compile(r"# Written by `awa systemd install` \((\w+)\): .*\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class UnitTemplate:
     """A file, where it belongs, and who may read it."""
 
     source: str
@@ -36,19 +36,21 @@ class Kind:
     mode: int = 0o644
 
 
-KINDS = {
-    "worker": Kind("awa-worker@.service", "etc/systemd/system/awa-worker@.service", "systemd/user/awa-worker@.service"),
-    "maintenance": Kind(
+UNIT_TEMPLATES = {
+    "worker": UnitTemplate(
+        "awa-worker@.service", "etc/systemd/system/awa-worker@.service", "systemd/user/awa-worker@.service"
+    ),
+    "maintenance": UnitTemplate(
         "awa-maintenance.service", "etc/systemd/system/awa-maintenance.service", "systemd/user/awa-maintenance.service"
     ),
-    "target": Kind("awa.target", "etc/systemd/system/awa.target", "systemd/user/awa.target"),
-    "sysusers": Kind("awa.sysusers", "etc/sysusers.d/awa.conf"),
-    "tmpfiles": Kind("awa.tmpfiles", "etc/tmpfiles.d/awa.conf"),
-    "env": Kind("example.env", "etc/awa/example.env", "awa/example.env", mode=0o640),
+    "target": UnitTemplate("awa.target", "etc/systemd/system/awa.target", "systemd/user/awa.target"),
+    "sysusers": UnitTemplate("awa.sysusers", "etc/sysusers.d/awa.conf"),
+    "tmpfiles": UnitTemplate("awa.tmpfiles", "etc/tmpfiles.d/awa.conf"),
+    "env": UnitTemplate("example.env", "etc/awa/example.env", "awa/example.env", mode=0o640),
 }
 
 
-class Done(StrEnum):
+class WriteResult(StrEnum):
     """What became of a file."""
 
     WRITTEN = "written"
@@ -79,17 +81,17 @@ class UnitFile:
         seal = _SEAL.match(there)
         return seal is None or seal[1] != _checksum(there[seal.end() :])
 
-    def write(self) -> Done:
+    def write(self) -> WriteResult:
         there = self._there()
         if there == self.sealed:
-            return Done.UNCHANGED
+            return WriteResult.UNCHANGED
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(f".{self.path.name}.new")
         new.touch(self.mode)
         new.chmod(self.mode)
         new.write_text(self.sealed, encoding="utf-8")
         new.replace(self.path)
-        return Done.WRITTEN if there is None else Done.UPDATED
+        return WriteResult.WRITTEN if there is None else WriteResult.UPDATED
 
     def _there(self) -> str | None:
         try:
@@ -101,7 +103,7 @@ class UnitFile:
 def unit_files(base: Path, *, for_user: bool, command: str, version: int = OLDEST) -> dict[str, UnitFile]:
     """Every file that belongs to the system, or to a user, below the base, by its short name."""
     made = {}
-    for name, kind in KINDS.items():
+    for name, kind in UNIT_TEMPLATES.items():
         path = kind.user_path if for_user else kind.system_path
         if path is not None:
             text = files("awa_systemd").joinpath(kind.source).read_text(encoding="utf-8")
@@ -109,7 +111,7 @@ def unit_files(base: Path, *, for_user: bool, command: str, version: int = OLDES
     return made
 
 
-def install(wanted: Mapping[str, UnitFile], *, force: bool) -> dict[Path, Done]:
+def install(wanted: Mapping[str, UnitFile], *, force: bool) -> dict[Path, WriteResult]:
     """Writes the files. Raises, and writes nothing, where one was edited and `force` does not say that it may go."""
     try:
         edited = [] if force else [str(file.path) for file in wanted.values() if file.is_edited]
@@ -139,7 +141,7 @@ def systemd_version() -> int:
     return OLDEST if number is None else int(number[1])
 
 
-def obstacles(command: str) -> list[str]:
+def command_problems(command: str) -> list[str]:
     """What will keep the system's services from this command, in sentences."""
     places = [Path(command.split()[0].strip('"')), Path(sys.base_prefix)]
     hidden = sorted(

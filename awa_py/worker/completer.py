@@ -18,7 +18,7 @@ from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import finish, heartbeat
 from awa_py.store.session import Session
-from awa_py.text import clean, frames, ordinal
+from awa_py.text import clean_text, format_frames, ordinal
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.event_log import GOES_ON, RETRIED, EventLog
 from awa_py.worker.in_flight import InFlightJobs
@@ -109,7 +109,7 @@ class Completer:
         try:
             await self._flush(batch)
         except Exception as error:
-            words = (len(batch), describe(error), frames(error))
+            words = (len(batch), describe(error), format_frames(error))
             self._log_throttle.log(ERROR, "flush", "%d outcomes could not be written, trying again: %s\n%s", *words)
             self._settled = [*batch, *self._settled]
             self._wake.set()
@@ -196,7 +196,7 @@ class Completer:
             self._log(ERROR, flight, "unstorable", "%s: its end cannot be stored, a rescue will end it: %s", *words)
             self._end(flights, held=None, sure=False)
             return
-        text = clean(f"the outcome cannot be stored: {describe(error)}")
+        text = clean_text(f"the outcome cannot be stored: {describe(error)}")
         flight.outcome = Discarded(State.FAILED, text, reason=Reason.RESULT)
         await self._write(self._bury, flights)
 

@@ -13,7 +13,7 @@ from json import JSONDecoder
 from operator import attrgetter
 from typing import Any
 
-from awa_py.background import in_context
+from awa_py.background import resume_in_context
 from awa_py.model.context import Context, RateLimits
 from awa_py.model.outcomes import Retry
 from awa_py.model.registry import Handler, Registry
@@ -177,7 +177,7 @@ class Executor:
                     ended = []
                     self._taker = None
                     self.run_waiting()
-                    end = await in_context(context, work, awaited)
+                    end = await resume_in_context(context, work, awaited)
             except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
                 end = error
             call.task = None

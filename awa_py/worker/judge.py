@@ -8,7 +8,7 @@ from awa_py.model.job import State
 from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze
 from awa_py.model.outcomes import Throttled as Throttle
 from awa_py.observability.metrics import Reason
-from awa_py.text import chain, clean
+from awa_py.text import clean_text, describe_chain
 from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.outcomes import (
     AttemptFailed,
@@ -40,24 +40,24 @@ class Judge:
             case None:
                 return DONE
             case Retry():
-                return AttemptFailed(clean(str(end.reason)), end.after, reason=Reason.ASKED)
+                return AttemptFailed(clean_text(str(end.reason)), end.after, reason=Reason.ASKED)
             case Snooze():
                 return Snoozed(end.delay)
             case Throttle():
-                return Throttled(clean(str(end.reason)))
+                return Throttled(clean_text(str(end.reason)))
             case Cancel():
-                return Discarded(State.CANCELLED, clean(str(end.reason)))
+                return Discarded(State.CANCELLED, clean_text(str(end.reason)))
             case Fail():
-                return Discarded(State.FAILED, clean(str(end.reason)), reason=Reason.ASKED)
+                return Discarded(State.FAILED, clean_text(str(end.reason)), reason=Reason.ASKED)
             case BaseException() if not isinstance(end, Outcome):
                 if flight.stop is not None or isinstance(end, asyncio.CancelledError):
                     return stopped(flight)
-                return AttemptFailed(chain(end), exception=end, reason=_reason(end))
+                return AttemptFailed(describe_chain(end), exception=end, reason=_reason(end))
         try:
             return Completed(dumps(end, what=flight.kind, noun="result", limit=self._max_result_bytes))
         except InvalidJob as error:
             # The work is done: doing it again would not change what it returns.
-            return Discarded(State.FAILED, clean(str(error)), reason=Reason.RESULT)
+            return Discarded(State.FAILED, clean_text(str(error)), reason=Reason.RESULT)
 
 
 def _reason(error: BaseException) -> Reason:

@@ -15,7 +15,7 @@ C = TypeVar("C", ClaimedJob, Batch)
 
 def executor_type() -> type[Executor]:
     """What runs this process's handlers: with spans where it traces."""
-    return TracedExecutor if tracing.is_on() else Executor
+    return TracedExecutor if tracing.is_enabled() else Executor
 
 
 class TracedExecutor(Executor):
@@ -36,7 +36,7 @@ class TracedExecutor(Executor):
     async def _in_span(self, begin: Callable[[C], Coroutine[Any, Any, Any]], call: C, *flights: ClaimedJob) -> Any:
         if call.stop is not None:
             return await begin(call)
-        with self._tracer.run(call.fields(), [claimed_metadata(flight.row) for flight in flights]) as span:
+        with self._tracer.start_span(call.fields(), [claimed_metadata(flight.row) for flight in flights]) as span:
             end = await begin(call)
-            self._tracer.note_end(span, end)
+            self._tracer.record_outcome(span, end)
             return end

@@ -13,14 +13,14 @@ from importlib.metadata import version
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 from awa_py.db.connections import STABLE_PLANS, Database, OwnConnection, ReconnectingConnection
 from awa_py.db.listener import Listener, Topic
 from awa_py.errors import ConfigError
 from awa_py.model.job import check_queue
 from awa_py.model.registry import Registry
 from awa_py.model.worker_name import WorkerName
-from awa_py.observability.checks import Check, problems
+from awa_py.observability.checks import HealthCheck, problems
 from awa_py.observability.logs import current_worker
 from awa_py.observability.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.rate_limiter import RateLimiter, over
@@ -59,7 +59,7 @@ class MonitoredService(Part, Protocol):
     """A part that can be asked how it is: the candidate for leadership, say."""
 
     def responds(self, within_s: float) -> bool: ...
-    def checks(self) -> list[Check]: ...
+    def checks(self) -> list[HealthCheck]: ...
 
 
 class Worker:
@@ -125,22 +125,22 @@ class Worker:
         """What keeps the worker from its work, in sentences; nothing: it is ready. From any thread."""
         return problems(self.checks())
 
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[HealthCheck]:
         """How it is. From any thread."""
         if self._stopping.is_set():
-            return [Check("worker", "the worker is stopping")]
+            return [HealthCheck("worker", "the worker is stopping")]
         heart = self._heart
         if heart is None:
             why = self._entry.trouble
-            return [Check("database", f"the database is not reached yet: {why}" if why else NOT_REACHED)]
+            return [HealthCheck("database", f"the database is not reached yet: {why}" if why else NOT_REACHED)]
         silent = None if heart.healthy else "no heartbeat got through: the database is not reachable"
         deaf = None if self.listening else "not listening: no wake-up is heard, the worker polls"
         return [
-            Check("database", silent, {"heartbeat_age_s": round(heart.silent_s, 3)}),
-            Check("schema"),
-            Check("listening", deaf),
+            HealthCheck("database", silent, {"heartbeat_age_s": round(heart.silent_s, 3)}),
+            HealthCheck("schema"),
+            HealthCheck("listening", deaf),
             # Whoever cannot stand for election can work all the same.
-            *(replace(check, vital=False) for service in self._services for check in service.checks()),
+            *(replace(check, required=False) for service in self._services for check in service.checks()),
         ]
 
     def responds(self, within_s: float) -> bool:
@@ -324,7 +324,7 @@ class Worker:
                 working.result()
             return working.done()
         finally:
-            await cancel(working, stopping)
+            await cancel_and_wait(working, stopping)
 
     async def _drain(self, flights: InFlightJobs, executor: Executor, completer: Completer) -> None:
         """Lets running jobs finish, cancels the rest and gives it back unburned; heartbeats go on meanwhile."""
@@ -349,7 +349,7 @@ class Worker:
         try:
             await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await cancel(*waits)
+            await cancel_and_wait(*waits)
 
 
 @asynccontextmanager
@@ -371,7 +371,7 @@ async def _running(
     finally:
         for companion in companions:
             await companion.stop()
-        await cancel(listening, completing)
+        await cancel_and_wait(listening, completing)
         await heart.stop()
         await finishes.close()
 

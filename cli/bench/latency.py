@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 
 from .delivery import Sender, deliver
 from .report import Report, percentiles
@@ -51,7 +51,7 @@ async def steady(bench: Bench, *, rate: float, seconds: float) -> Report:
                 sending.append(asyncio.create_task(sender.send(n)))
             await asyncio.gather(*sending)
         finally:
-            await cancel(*sending)
+            await cancel_and_wait(*sending)
 
     delivery = await deliver(bench, "steady", len(moments_s), produce)
     took_s = (max(delivery.began_ns.values()) - began_ns) / 1e9

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Any
 
 from awa_py.app import App
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 from awa_py.db.connections import Database
 from awa_py.errors import AwaError
 from awa_py.model.job import NewJob
@@ -110,4 +110,4 @@ async def _either(reached: asyncio.Event, running: "asyncio.Task[None]") -> None
             running.result()
             raise AwaError("the worker ended before its jobs did")
     finally:
-        await cancel(waiting)
+        await cancel_and_wait(waiting)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 
 from ..progress import Progress
 from .meter import REPORTED_S
@@ -27,7 +27,7 @@ async def all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        await cancel(*tasks)
+        await cancel_and_wait(*tasks)
 
 
 def calls(total: int, size: int = BULK) -> list[range]:

@@ -13,7 +13,7 @@ import sys
 from contextlib import ExitStack
 
 import awa_py as awa
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 from awa_py.db import migrations
 from awa_py.db.connections import Connection, Database, Schema
 from awa_py.embedded import EmbeddedPostgres
@@ -116,7 +116,7 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
             for n in range(rounds):
                 pinned.append(await drain(connection, jobs, keyed=True))
                 print(f"round {n + 1}: {pinned[-1]:,.0f} jobs/s with keys, a transaction open", flush=True)
-    await cancel(watching)
+    await cancel_and_wait(watching)
     await connection.close()
     beside = statistics.median(pinned) / statistics.median(rates["nothing"])
     print(f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes:")

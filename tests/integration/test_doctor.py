@@ -15,7 +15,7 @@ from awa_py import DatabaseUnavailable, Settings
 from awa_py.db import migrations
 from awa_py.db.connections import Connection, Database, Schema
 from awa_py.db.migrations import Migration, all_migrations
-from awa_py.doctor import CHECKS, Finding, Level, context, examine
+from awa_py.doctor import CHECKS, Finding, Level, context, run_checks
 from awa_py.doctor.schema import snapshot
 from awa_py.store import election, queues, schedules
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
@@ -46,7 +46,7 @@ async def look(database: Database, *checks: str, **options: Any) -> list[Finding
     """What these checks find, but for what is well."""
     chosen = [check for check in CHECKS if f"{check.group}.{check.name}" in checks]
     assert len(chosen) == len(checks)
-    found = await examine(database, Settings(), checks=chosen, **options)
+    found = await run_checks(database, Settings(), checks=chosen, **options)
     assert "Cannot be looked at:" not in str(found)
     return [each for each in found if each.level is not Level.OK]
 
@@ -164,7 +164,7 @@ class TestSchema:
 
     async def test_without_a_schema(self, fresh_database_url: str) -> None:
         database = Database(fresh_database_url, Schema())
-        found = await examine(database, Settings())
+        found = await run_checks(database, Settings())
         (finding,) = [each for each in found if each.group == "schema"]
         assert finding.level is Level.PROBLEM
         assert finding.do is not None
@@ -360,7 +360,7 @@ class TestServer:
 
     async def test_a_database_that_is_not_there(self, database: Database) -> None:
         with pytest.raises(DatabaseUnavailable, match="cannot connect to the database"):
-            await examine(replace(database, url=database.url + "_not"), Settings())
+            await run_checks(replace(database, url=database.url + "_not"), Settings())
 
 
 class TestCluster:
@@ -397,7 +397,7 @@ class TestCluster:
         finding = await only(database, "cluster.overdue")
         assert (finding.level, finding.about) == (Level.PROBLEM, "rescue")
         assert finding.says.startswith("2 running jobs")
-        # A queue may be patient.
+        # A queue may be context.
         await insert_queue(session, staleness=timedelta(hours=1))
         assert await look(database, "cluster.overdue") == []
 
@@ -533,15 +533,15 @@ class TestManners:
                 f"GRANT pg_read_all_stats TO {role}; GRANT USAGE ON SCHEMA awa TO {role}; "
                 f"GRANT SELECT ON ALL TABLES IN SCHEMA awa TO {role}"
             )
-            theirs = [(each.check, each.level, each.about) for each in await examine(poor, Settings())]
-            ours = [(each.check, each.level, each.about) for each in await examine(database, Settings())]
+            theirs = [(each.check, each.level, each.about) for each in await run_checks(poor, Settings())]
+            ours = [(each.check, each.level, each.about) for each in await run_checks(database, Settings())]
             assert theirs == ours
 
     async def test_a_role_without_rights_gets_sentences(self, session: Session, database: Database) -> None:
         async with a_role(session, database) as (poor, role):
             await session.connection.execute(f"GRANT USAGE ON SCHEMA awa TO {role}")
             await session.connection.execute(f"GRANT SELECT ON awa.schema_version TO {role}")
-            found = {f"{each.group}.{each.check}": each for each in await examine(poor, Settings())}
+            found = {f"{each.group}.{each.check}": each for each in await run_checks(poor, Settings())}
             assert found["work.queues"].level is Level.WARNING
             assert "permission denied" in found["work.queues"].says
             assert "GRANT SELECT" in (found["work.queues"].do or "")
@@ -554,7 +554,7 @@ class TestManners:
             session, "scheduled", state="retryable", run_at=ago(900), args=secret, errors=f'[{{"e": "{SECRET}"}}]'
         )
         await insert_running(session, silent_s=900, args=secret)
-        found = await examine(database, Settings())
+        found = await run_checks(database, Settings())
         assert [(check.group, check.name) for check in CHECKS] == list(
             dict.fromkeys((each.group, each.check) for each in found)
         )
@@ -564,13 +564,13 @@ class TestManners:
     async def test_what_takes_too_long_is_given_up(
         self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(context.MANNERS, "statement_timeout", "100")
+        monkeypatch.setitem(context.SESSION_SETTINGS, "statement_timeout", "100")
         await session.connection.execute(
             "ALTER TABLE awa.cron RENAME TO real_cron; INSERT INTO awa.real_cron (name, expression, kind) "
             "VALUES ('slow', '@hourly', 'work'); "
             "CREATE VIEW awa.cron AS SELECT real_cron.* FROM awa.real_cron, pg_sleep(5)"
         )
-        found = {f"{each.group}.{each.check}": each for each in await examine(database, Settings())}
+        found = {f"{each.group}.{each.check}": each for each in await run_checks(database, Settings())}
         assert "was given up" in found["work.schedules"].says
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from awa_py import Settings
 from awa_py.db.connections import Connection, Database
-from awa_py.doctor import CHECKS, Finding, Level, examine
-from awa_py.doctor.connectivity import judge_clock, measure_skew
-from awa_py.doctor.finding import Notes
+from awa_py.doctor import CHECKS, Finding, Level, run_checks
+from awa_py.doctor.connectivity import evaluate_clock, measure_skew
+from awa_py.doctor.finding import Findings
 from tests.pooler import pooled
 from tests.support import another_session
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 async def connection_findings(database: Database) -> dict[str, Finding]:
     checks = [check for check in CHECKS if check.group == "connection"]
-    return {each.check: each for each in await examine(database, Settings(), checks=checks)}
+    return {each.check: each for each in await run_checks(database, Settings(), checks=checks)}
 
 
 async def test_straight_to_postgresql_all_is_well(database: Database) -> None:
@@ -29,7 +29,7 @@ async def test_straight_to_postgresql_all_is_well(database: Database) -> None:
 
 async def test_a_pooler_in_transaction_mode(database: Database) -> None:
     async with pooled(database.url) as url:
-        findings = await examine(replace(database, url=url), Settings())
+        findings = await run_checks(replace(database, url=url), Settings())
     found = {f"{each.group}.{each.check}": each for each in findings}
     assert found["connection.pooler"].level is Level.PROBLEM
     assert found["connection.pooler"].about == "transaction mode"
@@ -70,7 +70,7 @@ async def test_notifications_that_do_not_come(database: Database, monkeypatch: p
 
 
 async def test_the_doctor_leaves_no_listener_behind(database: Database) -> None:
-    await examine(database, Settings())
+    await run_checks(database, Settings())
     async with another_session(database) as session:
         assert await session.connection.fetch("SELECT pg_listening_channels()") == []
 
@@ -93,8 +93,8 @@ async def test_the_clocks_difference_is_measured(connection: Connection, wrong_s
     ],
 )
 def test_what_a_difference_means(offset_s: float, doubt_s: float, level: Level, says: str) -> None:
-    notes = Notes("connection", "clock")
-    judge_clock(offset_s, doubt_s, notes)
+    notes = Findings("connection", "clock")
+    evaluate_clock(offset_s, doubt_s, notes)
     (finding,) = notes.findings
     assert finding.level is level
     assert says in finding.says

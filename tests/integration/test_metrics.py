@@ -14,7 +14,7 @@ from awa_py.db.connections import Database, Schema
 from awa_py.maintenance.election import Candidate
 from awa_py.maintenance.queue_gauges import REST, QueueGauges
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
-from awa_py.observability.metrics import OTHERS, QUEUES_SHOWN, Metrics
+from awa_py.observability.metrics import MAX_QUEUE_LABELS, OTHER_QUEUES, Metrics
 from awa_py.store import queue_metrics
 from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401
@@ -63,7 +63,7 @@ class TestWorker:
         @app.job(batch=10, linger="10ms")
         async def together(jobs: list[object]) -> None: ...
 
-        metrics = Metrics(watching=True)
+        metrics = Metrics(timing=True)
         async with app, working(app, metrics=metrics):
             await app.enqueue_many([work.new(n) for n in range(40)])
             await app.enqueue_many([together.new() for _ in range(10)])
@@ -86,7 +86,7 @@ class TestWorker:
         async def work() -> None: ...
 
         await insert(session, "ready", run_at=ago(120))
-        metrics = Metrics(watching=True)
+        metrics = Metrics(timing=True)
         async with app, working(app, metrics=metrics):
             await eventually(lambda: value(metrics, "awa_jobs_completed_total", queue="default") == 1)
             assert 120 <= (value(metrics, "awa_job_wait_seconds_sum", queue="default") or 0) < 240
@@ -161,7 +161,7 @@ class TestWorker:
 class TestLeader:
     async def test_what_it_says_of_itself_and_of_the_queues(self, database: Database, session: Session) -> None:
         app = App(database.url, settings=WATCHED)
-        metrics = Metrics(watching=True)
+        metrics = Metrics(timing=True)
         await insert(session, "ready", 3, queue="email", kind="nobody", run_at=ago(120))
         await insert(session, "ready", 2, queue="email", kind="nobody", priority=4, run_at=ago(600))
         await insert(session, "scheduled", 4, queue="later", state="scheduled", run_at=ago(-3600))
@@ -194,7 +194,7 @@ class TestLeader:
 
     async def test_only_the_leader_counts_and_only_where_somebody_watches(self, database: Database) -> None:
         app = App(database.url, settings=WATCHED)
-        unwatched, first, second = Metrics(), Metrics(watching=True), Metrics(watching=True)
+        unwatched, first, second = Metrics(), Metrics(timing=True), Metrics(timing=True)
         async with leading(app, unwatched):
             await asyncio.sleep(3 * WATCHED.metrics_interval.total_seconds())
             assert value(unwatched, "awa_workers") is None
@@ -209,7 +209,7 @@ class TestLeader:
                 await candidate.stop()
 
     async def test_what_it_is_behind_with(self, database: Database, session: Session) -> None:
-        metrics = Metrics(watching=True)
+        metrics = Metrics(timing=True)
         lookout = QueueGauges(database, replace(WATCHED, failed_retention=DAY, completed_retention=DAY), metrics)
         await lookout.look(session)
         assert value(metrics, "awa_due_lag_seconds") == value(metrics, "awa_stale_lag_seconds") == 0
@@ -251,16 +251,16 @@ class TestLeader:
             "INSERT INTO awa.ready (kind, queue, run_at) SELECT 'work', 'q' || q, now() - interval '1 hour' "
             "FROM generate_series(1, 1000) AS q, generate_series(1, CASE WHEN q <= 100 THEN 3 ELSE 1 END)"
         )
-        metrics = Metrics(watching=True)
+        metrics = Metrics(timing=True)
         lookout = QueueGauges(database, WATCHED, metrics)
         await lookout.look(session)
         await lookout.look(session)
         families = {family.name: family.samples for family in metrics.registry.collect()}
-        assert len(families["awa_queue_oldest_waiting_seconds"]) == QUEUES_SHOWN + 1
+        assert len(families["awa_queue_oldest_waiting_seconds"]) == MAX_QUEUE_LABELS + 1
         assert value(metrics, "awa_queue_jobs", queue="q100", state="available") == 3
         assert value(metrics, "awa_queue_jobs", queue="q101", state="available") is None
-        assert value(metrics, "awa_queue_jobs", queue=OTHERS, state="available") == 900
-        assert (value(metrics, "awa_queue_oldest_waiting_seconds", queue=OTHERS) or 0) >= 3600
+        assert value(metrics, "awa_queue_jobs", queue=OTHER_QUEUES, state="available") == 900
+        assert (value(metrics, "awa_queue_oldest_waiting_seconds", queue=OTHER_QUEUES) or 0) >= 3600
         assert caplog.text.count("1000 queues: metrics name the 100 largest") == 1
 
     async def test_a_count_that_takes_long_rests_long(
@@ -275,7 +275,7 @@ class TestLeader:
             return await count(session, table)
 
         monkeypatch.setattr(queue_metrics, "count_queue_jobs", slow)
-        lookout = QueueGauges(database, WATCHED, Metrics(watching=True))
+        lookout = QueueGauges(database, WATCHED, Metrics(timing=True))
         await lookout.look(session)
         assert lookout._rest_until["ready"] > time.monotonic() + REST
         await eventually(lambda: time.monotonic() > max(lookout._rest_until[t] for t in ("running", "dead")))
@@ -287,7 +287,7 @@ class TestLeader:
         self, database: Database, session: Session
     ) -> None:
         app = App(database.url, settings=WATCHED)
-        metrics = Metrics(watching=True)
+        metrics = Metrics(timing=True)
         async with leading(app, metrics):
             await eventually(lambda: value(metrics, "awa_workers") == 0)
             await session.connection.execute("ALTER TABLE awa.dead RENAME TO gone")
@@ -298,7 +298,7 @@ class TestLeader:
 
 async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: F811
     database = Database(big_url, Schema())
-    metrics = Metrics(watching=True)
+    metrics = Metrics(timing=True)
     # Other tests claim there meanwhile: both counts are of one moment.
     async with another_session(database) as session, session.connection.transaction(isolation="repeatable_read"):
         await QueueGauges(database, QUICK, metrics).look(session)
@@ -311,7 +311,7 @@ async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: 
     others: Counter[str] = Counter()
     for sample in shown:
         place = (sample.labels["queue"], sample.labels["state"])
-        if place[0] == OTHERS:
+        if place[0] == OTHER_QUEUES:
             others[place[1]] = int(sample.value)
         else:
             assert sample.value == counted.pop(place, 0)

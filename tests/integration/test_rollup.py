@@ -12,7 +12,7 @@ from awa_py.maintenance import rollup
 from awa_py.maintenance.rollup import AGAIN, CATCH_UP, MINUTE, RollUp
 from awa_py.maintenance.task import Batch, Task, run_once
 from awa_py.maintenance.tasks import all_tasks
-from awa_py.observability.latency_histogram import added, percentile
+from awa_py.observability.latency_histogram import merge, percentile
 from awa_py.observability.metrics import Metrics
 from awa_py.store import buckets
 from awa_py.store.buckets import Bucket
@@ -216,7 +216,7 @@ class TestSums:
         assert percentile(x.waits, 0.5) == pytest.approx(0.01, rel=0.06)
         assert percentile(x.waits, 0.89) == pytest.approx(0.01, rel=0.06)
         assert percentile(x.waits, 0.91) == pytest.approx(100, rel=0.06)
-        assert sum(added([x.runs, y.runs]).values()) == 204
+        assert sum(merge([x.runs, y.runs]).values()) == 204
         assert x.slots == {0: 50, 1: 50, 2: 50, 3: 50}
         assert y.slots == {3: 4}
 

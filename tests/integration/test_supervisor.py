@@ -214,8 +214,8 @@ def test_all_that_cannot_start_end_it_though_some_tried_again(stage: Stage) -> N
 def test_all_that_die_at_work_are_started_again(stage: Stage) -> None:
     """A job that kills its process must not take the supervisor with it."""
     stage.run(
-        "from awa_py.worker.processes.status_pipe import Figures, StatusReporter\n"
-        "StatusReporter.of_this_process().tell(Figures(), at_work=True, is_ready=True); say('up'); sys.exit(1)"
+        "from awa_py.worker.processes.status_pipe import ProcessStats, StatusReporter\n"
+        "StatusReporter.of_this_process().tell(ProcessStats(), at_work=True, is_ready=True); say('up'); sys.exit(1)"
     )
     eventually(lambda: len(stage.seen("up")) >= 5)
     stage.supervisor.terminate()

@@ -13,7 +13,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, BatchJob, Context, State
-from awa_py.background import cancel
+from awa_py.background import cancel_and_wait
 from awa_py.store.rates import delete_rate_limit, drain_rate_limit
 from awa_py.store.session import Session
 from tests.integration.test_rates import HOUR, bucket, limit, take
@@ -202,7 +202,7 @@ class TestHandlers:
                 async with asyncio.timeout(6):
                     await asyncio.gather(*(app.rate_limit("gh") for _ in range(10)))
             finally:
-                await cancel(*others)
+                await cancel_and_wait(*others)
 
     async def test_the_app_has_to_be_open(self, app: App) -> None:
         with pytest.raises(awa.AwaError, match="not open"):

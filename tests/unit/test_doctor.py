@@ -9,9 +9,9 @@ import pytest
 from awa_py import Settings
 from awa_py.db.connections import Schema
 from awa_py.doctor import CHECKS, Level
-from awa_py.doctor.finding import Notes
-from awa_py.doctor.server import judge_connections, judge_settings
-from awa_py.doctor.vacuum import judge_slots, judge_tables
+from awa_py.doctor.finding import Findings
+from awa_py.doctor.server import evaluate_connections, evaluate_settings
+from awa_py.doctor.vacuum import evaluate_slots, evaluate_tables
 from awa_py.store.server import Connections, ReplicationSlot, TableHealth
 
 MIB = 1024**2
@@ -38,11 +38,11 @@ CONNECTIONS = Connections(
 
 
 @pytest.fixture
-def notes() -> Notes:
-    return Notes("group", "check")
+def notes() -> Findings:
+    return Findings("group", "check")
 
 
-def levels(notes: Notes) -> list[Level]:
+def levels(notes: Findings) -> list[Level]:
     return [finding.level for finding in notes.findings]
 
 
@@ -51,7 +51,7 @@ def test_every_check_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_all_is_well_only_where_nothing_was_found(notes: Notes) -> None:
+def test_all_is_well_only_where_nothing_was_found(notes: Findings) -> None:
     notes.warning("it", "is so", "do")
     notes.ok("fine")
     assert levels(notes) == [Level.WARNING]
@@ -73,8 +73,8 @@ def test_all_is_well_only_where_nothing_was_found(notes: Notes) -> None:
         ({"autovacuum": False}, Level.PROBLEM),
     ],
 )
-def test_tables(notes: Notes, change: dict[str, object], level: Level | None) -> None:
-    judge_tables([replace(TABLE, **change)], Schema("My Jobs"), notes)  # type: ignore[arg-type]
+def test_tables(notes: Findings, change: dict[str, object], level: Level | None) -> None:
+    evaluate_tables([replace(TABLE, **change)], Schema("My Jobs"), notes)  # type: ignore[arg-type]
     assert levels(notes) == ([] if level is None else [level])
     assert all('"My Jobs".ready' in (finding.do or "") for finding in notes.findings)
 
@@ -91,8 +91,8 @@ def test_tables(notes: Notes, change: dict[str, object], level: Level | None) ->
         ({"database_limit": 1000}, Level.OK, None),
     ],
 )
-def test_connections(notes: Notes, change: dict[str, int], level: Level, about: str | None) -> None:
-    judge_connections(replace(CONNECTIONS, **change), notes)
+def test_connections(notes: Findings, change: dict[str, int], level: Level, about: str | None) -> None:
+    evaluate_connections(replace(CONNECTIONS, **change), notes)
     assert [(finding.level, finding.about) for finding in notes.findings] == [(level, about)]
 
 
@@ -100,8 +100,8 @@ def test_connections(notes: Notes, change: dict[str, int], level: Level, about: 
     ("active", "transactions", "level"),
     [(True, 10, None), (True, 5_000_000, Level.WARNING), (False, 10, Level.PROBLEM)],
 )
-def test_replication_slots(notes: Notes, active: bool, transactions: int, level: Level | None) -> None:
-    judge_slots([ReplicationSlot(name="standby", active=active, transactions=transactions)], notes)
+def test_replication_slots(notes: Findings, active: bool, transactions: int, level: Level | None) -> None:
+    evaluate_slots([ReplicationSlot(name="standby", active=active, transactions=transactions)], notes)
     assert levels(notes) == ([] if level is None else [level])
 
 
@@ -117,8 +117,8 @@ def test_replication_slots(notes: Notes, active: bool, transactions: int, level:
         ({"idle_session_timeout": "60000"}, None),
     ],
 )
-def test_settings(notes: Notes, settings: dict[str, str], level: Level | None) -> None:
-    judge_settings(settings, Settings(), notes)
+def test_settings(notes: Findings, settings: dict[str, str], level: Level | None) -> None:
+    evaluate_settings(settings, Settings(), notes)
     assert levels(notes) == ([] if level is None else [level])
 
 

@@ -9,7 +9,7 @@ import pytest
 from awa_py.model.job import Job, State
 from awa_py.observability.explain import explain
 from awa_py.store.jobs import Circumstances
-from awa_py.text import count, relative, rough
+from awa_py.text import count, relative_time, short_duration
 from tests.support import OWNER
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -172,9 +172,9 @@ def test_a_limit_that_is_not_reached_is_not_worth_a_word() -> None:
     [(0, "now"), (3, "in 3s"), (-90, "90s ago"), (300, "in 5m"), (-7200, "2h ago"), (2e6, "in 23d")],
 )
 def test_relative_times(seconds: float, says: str) -> None:
-    assert relative(timedelta(seconds=seconds)) == says
+    assert relative_time(timedelta(seconds=seconds)) == says
 
 
 def test_rough_lengths_and_counts() -> None:
-    assert [rough(timedelta(seconds=n)) for n in (0, 119, 120, 7199)] == ["0s", "119s", "2m", "119m"]
+    assert [short_duration(timedelta(seconds=n)) for n in (0, 119, 120, 7199)] == ["0s", "119s", "2m", "119m"]
     assert [count(n, "job") for n in (0, 1, 2000)] == ["0 jobs", "1 job", "2,000 jobs"]

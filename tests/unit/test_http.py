@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from awa_py.errors import ConfigError
-from awa_py.observability.checks import Check
-from awa_py.observability.http.health import Health, health_of
+from awa_py.observability.checks import HealthCheck
+from awa_py.observability.http.health import Health, health_probe
 from awa_py.observability.http.server import MetricsServer
 from awa_py.observability.metrics import Metrics
 
@@ -23,8 +23,8 @@ class Doctor:
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    def checks(self) -> list[Check]:
-        return [Check(f"check {n}", problem) for n, problem in enumerate(self.found)]
+    def checks(self) -> list[HealthCheck]:
+        return [HealthCheck(f"check {n}", problem) for n, problem in enumerate(self.found)]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def server(metrics: Metrics, doctor: Doctor) -> Iterator[MetricsServer]:
-    server = MetricsServer(metrics, host="127.0.0.1", port=0, health=health_of(doctor))
+    server = MetricsServer(metrics, host="127.0.0.1", port=0, health=health_probe(doctor))
     server.start()
     yield server
     server.stop()
@@ -102,12 +102,12 @@ def test_not_ready_says_why_and_recovers(ask: Ask, doctor: Doctor) -> None:
 def test_health_gathers_the_problems_of_all_parts() -> None:
     first, second = Doctor(), Doctor()
     first.found, second.found = ["a", "b"], ["c"]
-    assert health_of(first, second)().problems == ["a", "b", "c"]
-    assert health_of()().good
+    assert health_probe(first, second)().problems == ["a", "b", "c"]
+    assert health_probe()().good
 
 
 def test_what_is_not_vital_is_a_warning() -> None:
-    health = Health([Check("leadership", "cannot stand", {"leading": False}, vital=False)])
+    health = Health([HealthCheck("leadership", "cannot stand", {"leading": False}, required=False)])
     assert health.answer("ready", "not ready") == {
         "status": "ready",
         "problems": [],
@@ -192,7 +192,7 @@ def test_two_servers_can_show_the_same_metrics(server: MetricsServer, metrics: M
 def test_a_blocked_event_loop_is_not_alive(metrics: Metrics) -> None:
     blocked = Doctor()
     blocked.found = ["the event loop has not turned for 42 s"]
-    server = MetricsServer(metrics, port=0, liveness=health_of(blocked))
+    server = MetricsServer(metrics, port=0, liveness=health_probe(blocked))
     server.start()
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:

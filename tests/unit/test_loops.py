@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from awa_py.background import BLOCKED_S, PULSE_S, LoopMonitor, LoopThread, in_context
-from awa_py.text import chain
+from awa_py.background import BLOCKED_S, MONITOR_INTERVAL_S, LoopMonitor, LoopThread, resume_in_context
+from awa_py.text import describe_chain
 from tests.support import eventually
 
 VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="nobody's")
@@ -18,7 +18,7 @@ VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="no
 
 async def go_on(work: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
     """Takes the first step of the work, and what follows with `in_context`."""
-    return await in_context(context, work, context.run(work.send, None))
+    return await resume_in_context(context, work, context.run(work.send, None))
 
 
 async def test_the_work_has_its_context_before_and_after_it_waits() -> None:
@@ -160,7 +160,7 @@ async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
 
     with pytest.raises(ValueError, match="no") as caught:
         await go_on(work(), contextvars.copy_context())
-    assert chain(caught.value) == "ValueError: no"
+    assert describe_chain(caught.value) == "ValueError: no"
 
 
 async def test_a_thread_that_hangs_does_not_answer() -> None:
@@ -205,7 +205,7 @@ async def test_a_pulse_says_how_late_the_loop_turned() -> None:
     try:
         while not late:
             await asyncio.sleep(0.01)
-        time.sleep(PULSE_S + 0.5)
+        time.sleep(MONITOR_INTERVAL_S + 0.5)
         assert pulse.silent_s >= 0.5
         (check,) = pulse.checks()
         assert (check.name, check.problem) == ("event_loop", None)
@@ -223,7 +223,7 @@ async def test_a_pulse_that_has_stopped_says_no_more() -> None:
     pulse = LoopMonitor(late.append)
     pulse.start()
     pulse.stop()
-    await asyncio.sleep(2 * PULSE_S)
+    await asyncio.sleep(2 * MONITOR_INTERVAL_S)
     assert late == []
 
 

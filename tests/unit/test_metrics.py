@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from prometheus_client import generate_latest
 
-from awa_py.observability.metrics import LISTENING, OTHERS, QUEUES_SHOWN, RUNNING, Metrics, Reason
+from awa_py.observability.metrics import LISTENING, MAX_QUEUE_LABELS, OTHER_QUEUES, RUNNING, Metrics, Reason
 from tests.exposed import Exposed, exposed
 
 LABELS = {"queue", "kind", "reason", "state", "task", "table", "connection", "process"}
@@ -30,7 +30,7 @@ def test_no_name_is_taken_twice() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: Debian's package prometheus")
 def test_promtool_has_nothing_to_say() -> None:
-    metrics = Metrics(watching=True)
+    metrics = Metrics(timing=True)
     for value in vars(metrics).values():
         names = getattr(value, "_labelnames", ())
         if names:
@@ -62,16 +62,16 @@ def test_gauges_are_there_only_while_somebody_vouches_for_them() -> None:
 def test_a_leader_names_a_hundred_queues_and_sums_up_the_rest() -> None:
     metrics = Metrics()
     for n in range(10_000):
-        metrics.failed.labels(metrics.queue(f"q{n}"), Reason.LOST).inc()
+        metrics.failed.labels(metrics.queue_label(f"q{n}"), Reason.LOST).inc()
     names = [line for line in generate_latest(metrics.registry).decode().splitlines() if "jobs_failed_total{" in line]
-    assert len(names) == QUEUES_SHOWN + 1
-    assert f'awa_jobs_failed_total{{queue="{OTHERS}",reason="lost"}} 9900.0' in names
-    assert metrics.queue("q7") == "q7"
+    assert len(names) == MAX_QUEUE_LABELS + 1
+    assert f'awa_jobs_failed_total{{queue="{OTHER_QUEUES}",reason="lost"}} 9900.0' in names
+    assert metrics.queue_label("q7") == "q7"
 
 
 def test_where_nobody_is_watching_no_job_is_timed() -> None:
     assert Metrics().run_times is None
-    metrics = Metrics(watching=True)
+    metrics = Metrics(timing=True)
     assert metrics.run_times is not None
     metrics.run_times["send"].append(0.5)
     metrics.observe_runs()

@@ -6,11 +6,11 @@ import random
 import pytest
 from awa_cli.output import lapse, sparkline
 
-from awa_py.observability.latency_histogram import CELLS_A_DECADE, added, percentile, percentiles
+from awa_py.observability.latency_histogram import BUCKETS_PER_DECADE, merge, percentile, percentiles
 
 
 def cell(seconds: float) -> int:
-    return 0 if seconds <= 0.001 else math.ceil(CELLS_A_DECADE * math.log10(seconds * 1000))
+    return 0 if seconds <= 0.001 else math.ceil(BUCKETS_PER_DECADE * math.log10(seconds * 1000))
 
 
 class TestPercentiles:  # F16
@@ -18,15 +18,15 @@ class TestPercentiles:  # F16
     def test_they_are_right_to_within_6_percent(self, share: float) -> None:
         chance = random.Random(1)
         lengths = sorted(chance.lognormvariate(-2, 1.5) + 0.001 for _ in range(5000))
-        cells = added({cell(length): 1} for length in lengths)
+        cells = merge({cell(length): 1} for length in lengths)
         exact = lengths[math.ceil(share * len(lengths)) - 1]
         assert percentile(cells, share) == pytest.approx(exact, rel=0.06)
 
     def test_of_parts_they_are_those_of_the_whole(self) -> None:
         """Ninety short and ten long ones: the mean of both medians would be far off."""
         short, long = {cell(0.01): 90}, {cell(100): 10}
-        assert percentile(added([short, long]), 0.5) == percentile(short, 0.5)
-        assert percentile(added([short, long]), 0.95) == percentile(long, 0.5)
+        assert percentile(merge([short, long]), 0.5) == percentile(short, 0.5)
+        assert percentile(merge([short, long]), 0.95) == percentile(long, 0.5)
 
     def test_of_nothing_there_are_none(self) -> None:
         assert percentiles({}) == {"p50": None, "p95": None, "p99": None}

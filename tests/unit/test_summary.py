@@ -1,11 +1,11 @@
 from prometheus_client import CollectorRegistry
 
-from awa_py.observability.metrics import RUNNING, SLOTS, Figures, Metrics, Reason
+from awa_py.observability.metrics import RUNNING, SLOTS, Metrics, ProcessStats, Reason
 from awa_py.systemd.summary import Summary
 
 
 def test_a_process_in_a_line() -> None:
-    seen = iter([Figures(running=3, done=0), Figures(done=120, failed=1, leads=True)])
+    seen = iter([ProcessStats(running=3, done=0), ProcessStats(done=120, failed=1, is_leader=True)])
     tally = Summary(lambda: next(seen), "queues default, email")
     assert tally() == "3 running, 0 done (0.0/s); queues default, email"
     first, rest = tally().split(" (", 1)
@@ -21,5 +21,5 @@ def test_figures_are_totals_of_all_queues() -> None:
     metrics.failed.labels("email", Reason.ERROR).inc()
     metrics.worker.source = lambda: [(RUNNING, ("email",), 3), (SLOTS, (), 100), (RUNNING, ("default",), 1)]
     metrics.is_leader.set(1)
-    assert metrics.figures() == Figures(running=4, done=5, failed=1, leads=True)
-    assert metrics.figures() + Figures(running=1) == Figures(running=5, done=5, failed=1, leads=True)
+    assert metrics.stats() == ProcessStats(running=4, done=5, failed=1, is_leader=True)
+    assert metrics.stats() + ProcessStats(running=1) == ProcessStats(running=5, done=5, failed=1, is_leader=True)

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from awa_py.db.connections import _Trouble
-from awa_py.text import describe, frames
+from awa_py.text import describe, format_frames
 from tests.clock import Clock
 
 
@@ -68,6 +68,6 @@ def test_the_frames_of_an_error_are_places_alone() -> None:
     try:
         raise ValueError(text)
     except ValueError as error:
-        said = frames(error)
+        said = format_frames(error)
     assert "raise ValueError(text)" in said
     assert text not in said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from awa_py.errors import ConfigError
-from awa_py.systemd.units import KINDS, Done, UnitFile, install, obstacles, unit_files
+from awa_py.systemd.units import UNIT_TEMPLATES, UnitFile, WriteResult, command_problems, install, unit_files
 
 ROOT = Path(__file__).parents[2]
 SANDBOX = re.compile(r"(NoNew|Cap|Ambient|Protect|Private|Remove|Lock|Restrict[ANRS]|SystemCall)\w*=.*")
@@ -60,7 +60,8 @@ def test_they_are_confined(tmp_path: Path) -> None:
 
 def test_worker_and_leader_are_confined_alike() -> None:
     worker, leader = (
-        SANDBOX.findall((ROOT / "systemd" / KINDS[name].source).read_text()) for name in ("worker", "maintenance")
+        SANDBOX.findall((ROOT / "systemd" / UNIT_TEMPLATES[name].source).read_text())
+        for name in ("worker", "maintenance")
     )
     assert len(worker) > 20
     assert worker == leader
@@ -74,8 +75,10 @@ def test_they_start_this_awa(tmp_path: Path) -> None:
 
 def test_an_awa_in_somebodys_home_can_be_seen(tmp_path: Path) -> None:
     assert "ProtectHome=read-only\n" in made(tmp_path, command="/home/me/venv/bin/awa")["worker"].text
-    assert len(obstacles("/tmp/venv/bin/awa")) > len(obstacles("/opt/awa/bin/awa"))
-    assert any("/root/venv/bin/awa can be read by root alone" in each for each in obstacles("/root/venv/bin/awa"))
+    assert len(command_problems("/tmp/venv/bin/awa")) > len(command_problems("/opt/awa/bin/awa"))
+    assert any(
+        "/root/venv/bin/awa can be read by root alone" in each for each in command_problems("/root/venv/bin/awa")
+    )
 
 
 def test_a_backoff_where_systemd_knows_it(tmp_path: Path) -> None:
@@ -95,8 +98,8 @@ def test_a_user_has_units_without_what_only_the_system_can_do(tmp_path: Path) ->
 
 
 def test_a_second_installation_changes_nothing(tmp_path: Path) -> None:
-    assert set(install(made(tmp_path), force=False).values()) == {Done.WRITTEN}
-    assert set(install(made(tmp_path), force=False).values()) == {Done.UNCHANGED}
+    assert set(install(made(tmp_path), force=False).values()) == {WriteResult.WRITTEN}
+    assert set(install(made(tmp_path), force=False).values()) == {WriteResult.UNCHANGED}
     assert (tmp_path / "etc/awa/example.env").stat().st_mode & 0o777 == 0o640
     assert not list(tmp_path.rglob("*.new"))
 
@@ -104,7 +107,7 @@ def test_a_second_installation_changes_nothing(tmp_path: Path) -> None:
 def test_what_awa_wrote_is_updated_and_what_somebody_edited_is_not(tmp_path: Path) -> None:
     install(made(tmp_path), force=False)
     newer = made(tmp_path, command="/opt/awa/bin/awa")
-    assert install(newer, force=False)[newer["worker"].path] is Done.UPDATED
+    assert install(newer, force=False)[newer["worker"].path] is WriteResult.UPDATED
 
     edited = newer["worker"].path
     edited.write_text(edited.read_text().replace("WatchdogSec=60", "WatchdogSec=90"))
@@ -114,7 +117,7 @@ def test_what_awa_wrote_is_updated_and_what_somebody_edited_is_not(tmp_path: Pat
     assert "WatchdogSec=90" in edited.read_text()
     assert "/opt/awa" in newer["maintenance"].path.read_text(), "nothing else was written either"
 
-    assert install(newest, force=True)[edited] is Done.UPDATED
+    assert install(newest, force=True)[edited] is WriteResult.UPDATED
     assert "WatchdogSec=60" in edited.read_text()
 
 

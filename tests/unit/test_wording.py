@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.text import chain, clean, ordinal
+from awa_py.text import clean_text, describe_chain, ordinal
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def caught(raising: BaseException, cause: BaseException | None = None) -> BaseEx
 
 class TestChain:  # P8
     def test_an_error_alone(self) -> None:
-        assert chain(ValueError("bad")) == "ValueError: bad"
+        assert describe_chain(ValueError("bad")) == "ValueError: bad"
 
     def test_an_error_without_words_is_its_name(self) -> None:
-        assert chain(ValueError()) == "ValueError"
+        assert describe_chain(ValueError()) == "ValueError"
 
     def test_causes_follow_outermost_first(self) -> None:
         inner = caught(KeyError("x"), OSError("disk"))
-        assert chain(caught(ValueError("bad"), inner)) == "ValueError: bad ← KeyError: 'x' ← OSError: disk"
+        assert describe_chain(caught(ValueError("bad"), inner)) == "ValueError: bad ← KeyError: 'x' ← OSError: disk"
 
     def test_what_was_being_handled_counts_too(self) -> None:
         def handle() -> None:
@@ -61,7 +61,7 @@ class TestChain:  # P8
 
         with pytest.raises(ValueError, match="while handling") as error:
             handle()
-        assert chain(error.value) == "ValueError: while handling ← KeyError: 'x'"
+        assert describe_chain(error.value) == "ValueError: while handling ← KeyError: 'x'"
 
     def test_a_suppressed_context_does_not(self) -> None:
         def handle() -> None:
@@ -72,39 +72,39 @@ class TestChain:  # P8
 
         with pytest.raises(ValueError, match="clean") as error:
             handle()
-        assert chain(error.value) == "ValueError: clean"
+        assert describe_chain(error.value) == "ValueError: clean"
 
     def test_a_cycle_ends(self) -> None:
         first, second = ValueError("first"), KeyError("second")
         first.__cause__, second.__cause__ = second, first
-        assert chain(first) == "ValueError: first ← KeyError: 'second'"
+        assert describe_chain(first) == "ValueError: first ← KeyError: 'second'"
 
     def test_a_long_chain_is_cut(self) -> None:
         error: BaseException = ValueError("x" * 50)
         for _ in range(500):
             error = caught(ValueError("x" * 50), error)
-        assert len(chain(error)) == 4000
-        assert chain(error).endswith("…")
+        assert len(describe_chain(error)) == 4000
+        assert describe_chain(error).endswith("…")
 
     def test_an_error_whose_words_fail_is_still_named(self) -> None:
         class Mute(Exception):
             def __str__(self) -> str:
                 raise RuntimeError("no words")
 
-        assert chain(Mute()) == "Mute: (its text cannot be shown: RuntimeError)"
+        assert describe_chain(Mute()) == "Mute: (its text cannot be shown: RuntimeError)"
 
 
 class TestClean:
     def test_plain_text_stays(self) -> None:
-        assert clean("ünï ✓ 😀") == "ünï ✓ 😀"
+        assert clean_text("ünï ✓ 😀") == "ünï ✓ 😀"
 
     def test_nul_is_written_out(self) -> None:
-        assert clean("a\x00b") == "a\\0b"
+        assert clean_text("a\x00b") == "a\\0b"
 
     def test_lone_surrogates_are_written_out(self) -> None:
-        assert clean("a\ud800b\udfff") == "a\\ud800b\\udfff"
-        clean("\ud800").encode()
+        assert clean_text("a\ud800b\udfff") == "a\\ud800b\\udfff"
+        clean_text("\ud800").encode()
 
     def test_long_text_is_cut_to_the_limit(self) -> None:
-        assert clean("abcdef", 4) == "abc…"
-        assert clean("abcd", 4) == "abcd"
+        assert clean_text("abcdef", 4) == "abc…"
+        assert clean_text("abcd", 4) == "abcd"

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.parser import text_string_to_metric_families
 
 from awa_py.background import BLOCKED_S
-from awa_py.observability.checks import Check
+from awa_py.observability.checks import HealthCheck
 from awa_py.observability.http.health import Health
 from awa_py.worker.processes.child_process import ChildProcess
 from awa_py.worker.processes.supervisor import Supervisor
@@ -53,12 +53,12 @@ class ProcessAggregate:
         """None is stuck. One that died is no reason to end the others: it is started again."""
         return Health([self._live(child, text) for child, text in self._ask_all("/healthz")])
 
-    def _ready(self, child: ChildProcess, text: str | None) -> Check:
+    def _ready(self, child: ChildProcess, text: str | None) -> HealthCheck:
         if child.process is None:
             return _check(child, ["it is not running"])
         return _check(child, ["it does not answer"]) if text is None else _check(child, **json.loads(text))
 
-    def _live(self, child: ChildProcess, text: str | None) -> Check:
+    def _live(self, child: ChildProcess, text: str | None) -> HealthCheck:
         if child.process is None or (text is None and child.age_s < BLOCKED_S):
             return _check(child, [])
         return _check(child, ["it does not answer"]) if text is None else _check(child, **json.loads(text))
@@ -86,7 +86,7 @@ def _asker(path: str) -> Callable[[ChildProcess], str | None]:
     return ask
 
 
-def _check(child: ChildProcess, problems: Sequence[str], checks: Any = None, **_: Any) -> Check:
+def _check(child: ChildProcess, problems: Sequence[str], checks: Any = None, **_: Any) -> HealthCheck:
     problem = f"process {child.number}: {'; '.join(problems)}" if problems else None
     details = {"running": child.process is not None, "starts": child.starts}
-    return Check(f"process {child.number}", problem, details if checks is None else {**details, "checks": checks})
+    return HealthCheck(f"process {child.number}", problem, details if checks is None else {**details, "checks": checks})

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from awa_py.observability.checks import Check, problems
+from awa_py.observability.checks import HealthCheck, problems
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """What was checked, and what came of it."""
 
-    checks: Sequence[Check] = ()
+    checks: Sequence[HealthCheck] = ()
 
     @property
     def good(self) -> bool:
@@ -25,7 +25,7 @@ class Health:
     @property
     def warnings(self) -> list[str]:
         """What is wrong, and keeps nobody from working."""
-        return [check.problem for check in self.checks if check.problem is not None and not check.vital]
+        return [check.problem for check in self.checks if check.problem is not None and not check.required]
 
     def answer(self, good: str, bad: str) -> dict[str, Any]:
         """As JSON."""
@@ -44,12 +44,12 @@ class Health:
         }
 
 
-class Part(Protocol):
+class HealthSource(Protocol):
     """A worker, or a candidate: something that knows how it is, and can be asked from any thread."""
 
-    def checks(self) -> list[Check]: ...
+    def checks(self) -> list[HealthCheck]: ...
 
 
-def health_of(*parts: Part) -> Callable[[], Health]:
+def health_probe(*parts: HealthSource) -> Callable[[], Health]:
     """Asks each part, whenever it is called."""
     return lambda: Health([check for part in parts for check in part.checks()])

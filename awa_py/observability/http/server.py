@@ -19,9 +19,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from awa_py.errors import ConfigError
-from awa_py.observability.checks import Check
+from awa_py.observability.checks import HealthCheck
 from awa_py.observability.http.health import Health
-from awa_py.text import chain
+from awa_py.text import describe_chain
 
 logger = logging.getLogger("awa.http")
 
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             health = asked()
         except Exception as error:
-            health = Health([Check("health", f"the health check failed: {chain(error)}")])
+            health = Health([HealthCheck("health", f"the health check failed: {describe_chain(error)}")])
         self._reply_json(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.answer(good, bad))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

@@ -75,7 +75,7 @@ class Fetcher:
         self._cursors = {queue: Cursor() for queue in queues}
         shown_kinds = registry.kinds if executor.needs_details else registry.kinds_with_context
         self._taker = Taker(
-            queues, kinds=self._kinds, shown_kinds=list(shown_kinds), worker_id=worker_id, timed=metrics.watching
+            queues, kinds=self._kinds, shown_kinds=list(shown_kinds), worker_id=worker_id, timed=metrics.timing
         )
         self._prospects = Prospects(queues, self._taker, flights)
         self._look_around_at = 0.0
@@ -245,7 +245,7 @@ class Fetcher:
         if rows:
             self._metrics.claimed.labels(queue).inc(len(rows))
             self._metrics.claim_jobs.observe(len(rows))
-            if self._metrics.watching:
+            if self._metrics.timing:
                 self._metrics.wait.labels(queue).observe_all([row[WAITED_S] for row in rows])
 
     async def _take_over(self, session: Session) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from awa_py.observability.metrics import Figures
+from awa_py.observability.metrics import ProcessStats
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class ChildProcess:
     failed_to_start: bool = False
     heard_at: float = 0.0  # by the clock of started_at
     is_aborted: bool = False
-    figures: Figures = field(default_factory=Figures)
+    stats: ProcessStats = field(default_factory=ProcessStats)
     start_again_at: float | None = None
 
     @property

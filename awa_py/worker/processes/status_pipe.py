@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from typing import Self
 
-from awa_py.observability.metrics import Figures
+from awa_py.observability.metrics import ProcessStats
 
 VARIABLE = "AWA_REPORTS_FD"
 PIPE_BYTES = 65536  # all that a pipe holds
@@ -19,12 +19,12 @@ class Report:
     index: int
     at_work: bool  # it has started well
     is_ready: bool  # and nothing keeps it from its work
-    figures: Figures
+    stats: ProcessStats
 
     @classmethod
     def parse(cls, line: str) -> Self:
         index, at_work, is_ready, running, done, failed, leads = map(int, line.split())
-        return cls(index, bool(at_work), bool(is_ready), Figures(running, done, failed, bool(leads)))
+        return cls(index, bool(at_work), bool(is_ready), ProcessStats(running, done, failed, bool(leads)))
 
 
 class StatusReporter:
@@ -49,10 +49,10 @@ class StatusReporter:
         """For a supervisor: how the child finds the pipe."""
         return {VARIABLE: f"{end}:{index}:{every_s}"}
 
-    def tell(self, figures: Figures, *, at_work: bool, is_ready: bool) -> None:
+    def tell(self, stats: ProcessStats, *, at_work: bool, is_ready: bool) -> None:
         if self._end is None:
             return
-        words = (self._index, at_work, is_ready, *astuple(figures))
+        words = (self._index, at_work, is_ready, *astuple(stats))
         with suppress(OSError):  # the supervisor is gone, as the lifeline says too; or it does not come to read
             os.write(self._end, (" ".join(str(int(word)) for word in words) + "\n").encode())
 

@@ -26,8 +26,8 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from awa_py.errors import AwaError, ConfigError
-from awa_py.observability.metrics import Figures
-from awa_py.systemd.notifier import MORE_TIME_S, STOPPING, Notifier, reloading
+from awa_py.observability.metrics import ProcessStats
+from awa_py.systemd.notifier import EXTENSION_S, STOPPING, Notifier, reloading
 from awa_py.systemd.reload import Reload
 from awa_py.worker.processes import status_pipe
 from awa_py.worker.processes.child_process import ChildProcess
@@ -109,7 +109,7 @@ class Supervisor:
         def note(number: int, _frame: FrameType | None) -> None:
             self._events.put(number)
 
-        reloads = self._settings is not None and self._settings.is_possible
+        reloads = self._settings is not None and self._settings.enabled
         numbers = [number for number in SIGNALS if reloads or number != signal.SIGHUP]
         before = {number: signal.signal(number, note) for number in numbers}
         try:
@@ -131,9 +131,9 @@ class Supervisor:
         child.start_again_at = None
         child.starts += 1
         child.started_at = time.monotonic()
-        child.heard_at = child.started_at + MORE_TIME_S  # a start may take so much longer
+        child.heard_at = child.started_at + EXTENSION_S  # a start may take so much longer
         child.is_ready = child.is_aborted = False
-        child.figures = Figures()
+        child.stats = ProcessStats()
         child.process = subprocess.Popen(
             self._command,
             env=self._env | own,
@@ -159,7 +159,7 @@ class Supervisor:
     def _told_to_stop(self, number: int) -> None:
         drains_for_reload = self._begins_anew
         if self._settings is not None:
-            self._settings.next = None
+            self._settings.next_environ = None
         if not drains_for_reload:  # else they have been told already, and a second time would hurry them
             logger.info("%s goes to all processes", signal.Signals(number).name)
             self._stop(number)
@@ -168,7 +168,7 @@ class Supervisor:
     def _reload(self) -> None:
         """Stops all for a new beginning, if the settings are right; else all stays as it was."""
         settings = self._settings
-        if settings is None or (self._stopping and settings.next is None):
+        if settings is None or (self._stopping and settings.next_environ is None):
             return
         self._herald.tell(*reloading(), phase="reloading")
         self._herald.ask_for_time()
@@ -176,7 +176,7 @@ class Supervisor:
             settings.check()
         except AwaError as error:
             logger.error("not reloaded, the settings stay as they were: %s", error)
-        if settings.next is None:
+        if settings.next_environ is None:
             self._herald.tell_that_nothing_changed()
         elif not self._stopping:
             logger.info("the new settings are right: beginning anew as soon as the running jobs have ended")
@@ -216,7 +216,7 @@ class Supervisor:
             child.got_to_work = child.got_to_work or report.at_work
             child.is_ready = report.is_ready
             child.heard_at = time.monotonic()
-            child.figures = report.figures
+            child.stats = report.stats
 
     def _abort_the_hung(self) -> None:
         """Ends children that have been silent for too long, with a traceback of what they hang in if they can."""
@@ -230,7 +230,7 @@ class Supervisor:
 
     @property
     def _begins_anew(self) -> bool:
-        return self._settings is not None and self._settings.next is not None
+        return self._settings is not None and self._settings.next_environ is not None
 
     @property
     def _phase(self) -> str:

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Sequence
 
-from awa_py.observability.metrics import Figures
-from awa_py.systemd.notifier import FIRST_TICK_S, MORE_TIME_S, READY, WATCHDOG, Notifier, extension, status
+from awa_py.observability.metrics import ProcessStats
+from awa_py.systemd.notifier import EXTENSION_S, READY, STARTUP_INTERVAL_S, WATCHDOG, Notifier, extend_timeout, status
 from awa_py.systemd.summary import Summary
 from awa_py.worker.processes.child_process import ChildProcess
 
@@ -15,13 +15,13 @@ class SystemdStatus:
     def __init__(self, notifier: Notifier, children: Sequence[ChildProcess]) -> None:
         self._notifier = notifier
         self._children = children
-        self._summary = Summary(self._figures)
+        self._summary = Summary(self._stats)
         self._is_ready = False
         self._told_at = 0.0
 
     @property
     def is_heard(self) -> bool:
-        return self._notifier.is_heard
+        return self._notifier.enabled
 
     @property
     def watchdog_s(self) -> float | None:
@@ -30,13 +30,13 @@ class SystemdStatus:
     @property
     def hears_every_s(self) -> float:
         """How often the children are to report; 0: nobody asks."""
-        return self._notifier.tick_s if self.is_heard else 0
+        return self._notifier.interval_s if self.is_heard else 0
 
     @property
     def due(self) -> float:
         """When to tell again, by the monotonic clock."""
-        tick_s = self._notifier.tick_s
-        return self._told_at + (tick_s if self._is_ready else min(FIRST_TICK_S, tick_s))
+        tick_s = self._notifier.interval_s
+        return self._told_at + (tick_s if self._is_ready else min(STARTUP_INTERVAL_S, tick_s))
 
     def tell(self, *lines: str, phase: str = "") -> None:
         """Says how they are; without a phase, they start or work."""
@@ -46,8 +46,8 @@ class SystemdStatus:
         if begins:
             more.append(READY)
         elif phase or not self._is_ready:
-            more.append(extension(MORE_TIME_S))
-        if self._notifier.tell(*more) and begins:
+            more.append(extend_timeout(EXTENSION_S))
+        if self._notifier.send(*more) and begins:
             self._is_ready = True
 
     def tell_that_nothing_changed(self) -> None:
@@ -56,12 +56,12 @@ class SystemdStatus:
 
     def ask_for_time(self) -> None:
         """Before something takes long. Alone: beside WATCHDOG=1, it would not extend the watchdog."""
-        self._notifier.tell(extension(MORE_TIME_S))
+        self._notifier.send(extend_timeout(EXTENSION_S))
 
     def _status(self, phase: str) -> str:
         ready = sum(child.is_ready for child in self._children if child.process is not None)
         words = [phase, f"{ready} of {len(self._children)} processes ready", self._summary()]
         return "; ".join(filter(None, words))
 
-    def _figures(self) -> Figures:
-        return sum((child.figures for child in self._children), Figures())
+    def _stats(self) -> ProcessStats:
+        return sum((child.stats for child in self._children), ProcessStats())
