@@ -8,7 +8,9 @@ from uuid import UUID, uuid4
 
 from awa_py import durations
 from awa_py.client import Client
-from awa_py.db.connections import Connection, Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
+from awa_py.db.types import Connection
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.maintenance.election import Candidate

@@ -13,16 +13,10 @@ import asyncpg
 
 from awa_py import durations
 from awa_py.background import wait_for_event
-from awa_py.db.connections import (
-    CONNECTION_LOST,
-    RECONNECT_DELAYS_S,
-    Connection,
-    Database,
-    Pool,
-    describe,
-    explain_denied,
-    not_permitted,
-)
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST, not_permitted, translate_permission_errors
+from awa_py.db.reconnecting import RECONNECT_DELAYS_S
+from awa_py.db.types import Connection, Pool
 from awa_py.durations import Duration
 from awa_py.enqueue.enqueuer import Enqueuer, answer
 from awa_py.enqueue.group_commit import GroupCommit
@@ -40,6 +34,7 @@ from awa_py.store import jobs as job_store
 from awa_py.store import rates as rate_store
 from awa_py.store.rates import Taken
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.client")
 
@@ -106,7 +101,7 @@ class Client:
     @asynccontextmanager
     async def _session(self, connection: Connection | None = None) -> AsyncIterator[Session]:
         """The caller's connection, where it is given, else one of the pool."""
-        with explain_denied(self.database.schema):
+        with translate_permission_errors(self.database.schema):
             if connection is not None:
                 yield self.session(connection)
                 return

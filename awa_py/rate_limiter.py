@@ -18,11 +18,14 @@ from typing import TypeAlias
 
 from awa_py import durations
 from awa_py.background import cancel_and_wait, wait_for_event
-from awa_py.db.connections import CONNECTION_LOST, ReconnectingConnection, Schema, describe
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.schema import Schema
 from awa_py.errors import ConfigError
 from awa_py.model.outcomes import RateLimited
 from awa_py.store.rates import Taken, take_tokens
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.limiter")
 

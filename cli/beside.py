@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import IO
 
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.errors import AwaError
 from awa_py.worker.processes.supervisor import LIFELINE_VARIABLE, lifeline
 

@@ -17,11 +17,14 @@ from rich.markup import escape
 from awa_py.app import App
 from awa_py.client import Client
 from awa_py.db import migrations
-from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Database, Schema, describe, explain_denied
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, translate_permission_errors
+from awa_py.db.schema import Schema
 from awa_py.errors import DatabaseUnavailable
 from awa_py.loading import load_app
 from awa_py.settings import Settings, database_url, direct_url, schema_name
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 from . import logs
 from .failures import explained
@@ -159,9 +162,9 @@ class Environment:
     async def session(self, role: str = "cli") -> AsyncIterator[Session]:
         """A connection to a database whose schema is the right one."""
         database = await self.database()
-        connection = await database.connect_or_explain(role)
+        connection = await database.connect_sessionless(role)
         try:
-            with explain_denied(database.schema):
+            with translate_permission_errors(database.schema):
                 await migrations.check(connection, database.schema)
                 yield Session(connection, database.schema)
         finally:
@@ -213,7 +216,7 @@ async def checked(client: C) -> AsyncIterator[C]:
             connection = await client.pool.acquire()
         except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
-        with explain_denied(client.database.schema):
+        with translate_permission_errors(client.database.schema):
             try:
                 await migrations.check(connection, client.database.schema)
             finally:

@@ -9,8 +9,9 @@ from typing import NoReturn
 import asyncpg
 import typer
 
-from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, describe
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
 from awa_py.errors import AwaError
+from awa_py.text import describe
 
 INTERRUPTED = 130
 _OLD_SCHEMA = (

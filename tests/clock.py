@@ -1,4 +1,4 @@
-"""A clock that a test turns by hand."""
+"""A clock that a test advances by hand."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def qualify(self, monkeypatch: pytest.MonkeyPatch, module: str) -> "Clock":
-        """The module's `time.monotonic` is this one, for the test."""
+    def install(self, monkeypatch: pytest.MonkeyPatch, module: str) -> "Clock":
+        """Replace the module's `time.monotonic` for the duration of the test."""
         monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: self.now))
         return self

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 from awa_py.db import migrations
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from tests.support import another_session
 
 PASSWORD = "secret"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from awa_py import Settings
 from awa_py.db import migrations
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from awa_py.doctor.context import LONG_TRANSACTION, CheckContext, connect
 from awa_py.doctor.schema import read_catalog
 from awa_py.embedded import EmbeddedPostgres

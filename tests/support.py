@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from awa_py import App, Context, Job, NewJob, Settings, State
-from awa_py.db.connections import Connection, Database, Record
+from awa_py.db.database import Database
+from awa_py.db.types import Connection, Record
 from awa_py.store import enqueue, jobs
 from awa_py.store.claim import PRIORITIES, claim_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker

@@ -1,4 +1,4 @@
-"""The one connection of a process that listens. It is made anew for ever; polling beside it is the net."""
+"""The connection that listens for notifications. It reconnects forever; workers also poll, in case one is missed."""
 
 import asyncio
 import logging
@@ -9,9 +9,13 @@ from typing import Any
 import asyncpg
 
 from awa_py.background import wait_for_event
-from awa_py.db.connections import CONNECTION_LOST, Database, ReconnectingConnection, describe
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.types import DedicatedConnection
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.notify")
 
@@ -20,56 +24,59 @@ PING_TIMEOUT_S = 10.0
 
 
 class Topic(StrEnum):
-    """What a notification is about: the word before its colon. The last three go to leader and candidates, and so do
-    changes of queues."""
+    """The word before the colon of a notification.
 
-    READY = "ready"  # ready:QUEUE       something can be claimed
-    CANCEL = "cancel"  # cancel:ID:LEASE   somebody wants a running job to stop
-    LOST = "lost"  # lost:ID:LEASE     a running job was taken from its worker
-    QUEUES = "queues"  # queues:NAME       an operator changed a queue, or the leader its parts
-    WORKERS = "workers"  # workers:ID        an operator told a worker something
+    DUE, CRON and RESIGNED go to the leader and the candidates, QUEUES to them and to the workers, the rest to workers.
+    """
+
+    READY = "ready"  # ready:QUEUE       the queue has jobs to claim
+    CANCEL = "cancel"  # cancel:ID:LEASE   a running job shall be cancelled
+    LOST = "lost"  # lost:ID:LEASE     a running job was rescued from its worker
+    QUEUES = "queues"  # queues:NAME       an operator changed a queue, or the leader changed its shares
+    WORKERS = "workers"  # workers:ID        an operator sent a worker a directive
     DUE = "due"  # due:              a job will be due within seconds
     CRON = "cron"  # cron:NAME         a schedule was added or changed
-    RESIGNED = "resigned"  # resigned:         the leader's place is free
+    RESIGNED = "resigned"  # resigned:         the leader resigned
 
 
-def parse(payload: str) -> tuple[str, str]:
-    """The topic of a notification and what follows it."""
+def parse_notification(payload: str) -> tuple[str, str]:
+    """Return the topic of a notification and the text after the colon."""
     topic, _, subject = payload.partition(":")
     return topic, subject
 
 
 class Listener:
-    """Hears what is said to this installation, and says when it began (again) to listen."""
+    """Listens on the workers' channel until it is cancelled."""
 
     def __init__(
         self,
         database: Database,
         metrics: Metrics,
         *,
-        heard: Callable[[str, str], None],
-        listening: Callable[[], None],
+        on_notification: Callable[[str, str], None],
+        on_subscribed: Callable[[], None],
     ) -> None:
-        self._link = ReconnectingConnection(database, "listener", metrics)
+        """`on_notification` gets topic and subject. `on_subscribed` is called after every LISTEN, also a repeated one:
+        notifications may have been missed until then."""
+        self._connection = ReconnectingConnection(database, "listener", metrics)
         self._metrics = metrics
         self._channel = database.schema.channel
-        self._heard = heard
-        self._listening = listening
+        self._on_notification = on_notification
+        self._on_subscribed = on_subscribed
         self._log_throttle = LogThrottle(logger)
         self.active = False
 
     async def run(self) -> None:
-        """Listens until it is cancelled."""
         try:
             while True:
-                connection = await self._link.get()
+                connection = await self._connection.get()
                 ended = asyncio.Event()
                 try:
                     connection.add_termination_listener(lambda *_, e=ended: e.set())
-                    await connection.add_listener(self._channel, self._on_notification)
+                    await connection.add_listener(self._channel, self._handle_payload)
                     self.active = True
-                    self._listening()
-                    await self._watch(connection, ended)
+                    self._on_subscribed()
+                    await self._ping_until(ended, connection)
                 except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
                     self._log_throttle.log(
                         logging.WARNING, "interrupted", "listening was interrupted: %s", describe(error)
@@ -77,15 +84,15 @@ class Listener:
                 if self.active:
                     self._metrics.fallbacks.inc()
                 self.active = False
-                self._link.drop()
+                self._connection.drop()
         finally:
             self.active = False
-            self._link.drop()
+            self._connection.drop()
 
-    async def _watch(self, connection: Any, ended: asyncio.Event) -> None:
+    async def _ping_until(self, ended: asyncio.Event, connection: DedicatedConnection) -> None:
         while not ended.is_set():
             if not await wait_for_event(ended, PING_INTERVAL_S):
                 await connection.execute("SELECT 1", timeout=PING_TIMEOUT_S)
 
-    def _on_notification(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        self._heard(*parse(str(payload)))
+    def _handle_payload(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        self._on_notification(*parse_notification(str(payload)))

@@ -8,8 +8,11 @@ from importlib.resources import files
 
 import asyncpg
 
-from awa_py.db.connections import Connection, Database, Schema, describe
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
+from awa_py.db.types import Connection
 from awa_py.errors import SchemaError, SchemaMissing, SchemaTooNew
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.migrate")
 
@@ -75,7 +78,7 @@ async def migrate(database: Database, *, roles: bool = False) -> list[Migration]
 
     With `roles`, makes the roles too. Where they were made before, they may do what they should with what is new.
     """
-    connection = await database.connect_or_explain("migrate")
+    connection = await database.connect_sessionless("migrate")
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
@@ -103,7 +106,7 @@ async def migrate(database: Database, *, roles: bool = False) -> list[Migration]
 
 async def status(database: Database) -> list[Step]:
     """Every known migration, with the time at which it was applied."""
-    connection = await database.connect_or_explain("migrate")
+    connection = await database.connect_sessionless("migrate")
     try:
         version = await current_version(connection, database.schema)
         _refuse_newer(version, database.schema)

@@ -1,123 +1,120 @@
-"""PgBouncer and its like, between us and PostgreSQL: told by what they do, and what works through them.
+"""Detect PgBouncer and other poolers by their behaviour, and connect through them.
 
-In transaction mode, a client has a server's session for the length of a transaction: whatever a session keeps (locks,
-LISTEN, settings, prepared statements) is lost between two of them, or, worse, is somebody else's.
+In transaction mode, a client has a server's session for one transaction only. Session state (locks, LISTEN, settings,
+prepared statements) is lost after it or, worse, ends up in another client's session.
 """
 
 import asyncio
 import random
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import asyncpg
 
-if TYPE_CHECKING:  # asyncpg's classes are generic in its stubs only
-    Plain = asyncpg.Connection[asyncpg.Record]
-else:
-    Plain = asyncpg.Connection
+from awa_py.db.types import DedicatedConnection
 
 CONNECT_TIMEOUT_S = 10.0
-ROUNDS = 40  # two sessions that others use too are the hardest to tell: about every second round gives it away
+PROBE_ROUNDS = 40  # with two server sessions that other clients use too, about every second round detects the sharing
 PROBE_TIMEOUT_S = 20.0
 REFUSED_SETTING = "unsupported startup parameter"
 
 
-class Pooling(Enum):
-    """What stands between a connection and its session."""
+class PoolerMode(Enum):
+    """What a connection shares with other clients."""
 
-    NONE = "none"
+    NONE = "none"  # no pooler
     SESSION = "session"  # a pooler, but the session is ours while we are connected
-    TRANSACTION = "transaction"  # the session is ours for a transaction
+    TRANSACTION = "transaction"  # the session is ours for one transaction
 
 
-class PooledConnection(Plain):
-    """A connection that needs no session. Without names for its statements, asyncpg sends all parts of one within a
-    transaction."""
+class PooledConnection(DedicatedConnection):
+    """A connection that relies on no session state.
+
+    It must be opened without a statement cache: asyncpg then sends all messages of a statement in one transaction.
+    """
 
     def get_reset_query(self) -> str:
-        return ""  # there is no session to reset, but for other people's
+        return ""  # a reset would reach another client's session
 
 
-class Opener:
-    """Opens connections that need no session, and finds out by itself whether they lead through a pooler."""
+class SessionlessConnector:
+    """Open connections that rely on no session state. Detect whether they lead through a pooler."""
 
-    def __init__(self, url: str, settings: dict[str, str], *, pooled: bool | None = None) -> None:
-        """`settings` are for those that do not. `pooled` None: not known yet."""
+    def __init__(self, url: str, direct_settings: dict[str, str], *, is_pooled: bool | None = None) -> None:
+        """`direct_settings` apply to connections without a pooler. `is_pooled`: None means that it is not known yet."""
         self._url = url
-        self._settings = settings
-        self._pooled = pooled
+        self._direct_settings = direct_settings
+        self._is_pooled = is_pooled
 
-    async def open(self, name: str) -> Plain:
-        """A new connection, shown by that name."""
-        if not self._pooled:
-            connection = await self._try_directly(name)
+    async def connect(self, application_name: str) -> DedicatedConnection:
+        if not self._is_pooled:
+            connection = await self._try_direct(application_name)
             if connection is not None:
-                self._pooled = False
+                self._is_pooled = False
                 return connection
-            self._pooled = True
-        return await open_pooled(self._url, name)
+            self._is_pooled = True
+        return await connect_pooled(self._url, application_name)
 
-    async def _try_directly(self, name: str) -> Plain | None:
-        settings = {"application_name": name, **self._settings}
+    async def _try_direct(self, application_name: str) -> DedicatedConnection | None:
+        settings = {"application_name": application_name, **self._direct_settings}
         try:
             connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
         except asyncpg.ProtocolViolationError as error:
             if REFUSED_SETTING in str(error):
                 return None
             raise
-        if self._pooled is False or await is_direct(connection):
+        if self._is_pooled is False or await is_direct(connection):
             return connection
         await connection.close()
         return None
 
 
-async def open_pooled(url: str, name: str) -> PooledConnection:
-    """A connection that asks nothing of a pooler but transactions."""
+async def connect_pooled(url: str, application_name: str) -> PooledConnection:
+    """Open a connection that needs nothing of a pooler but transactions."""
     return await asyncpg.connect(
         url,
         timeout=CONNECT_TIMEOUT_S,
         connection_class=PooledConnection,
         statement_cache_size=0,
-        server_settings={"application_name": name},
+        server_settings={"application_name": application_name},
     )
 
 
-async def is_direct(connection: Plain) -> bool:
-    """Whether the session's process is the one that introduced itself: a pooler makes up a number of its own."""
-    # In one message, which needs no session, and leaves nothing in one.
+async def is_direct(connection: DedicatedConnection) -> bool:
+    """Return True if no pooler is in between. A pooler reports a made-up backend PID when a client connects."""
+    # As one simple query, which needs no session state and leaves none behind.
     status = await connection.execute(f"SELECT WHERE pg_backend_pid() = {connection.get_server_pid()}")
     return status == "SELECT 1"
 
 
-async def pooling(url: str) -> Pooling:
-    """What stands between this address and a session."""
-    first = await open_pooled(url, "awa probe")
+async def detect_pooler(url: str) -> PoolerMode:
+    """Probe the URL with one or two connections."""
+    first = await connect_pooled(url, "awa probe")
     try:
         if await is_direct(first):
-            return Pooling.NONE
-        second = await open_pooled(url, "awa probe")
+            return PoolerMode.NONE
+        second = await connect_pooled(url, "awa probe")
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                return Pooling.TRANSACTION if await _share_sessions(first, second) else Pooling.SESSION
+                return PoolerMode.TRANSACTION if await _share_sessions(first, second) else PoolerMode.SESSION
         finally:
             second.terminate()
     finally:
         first.terminate()
 
 
-async def _share_sessions(first: Plain, second: Plain) -> bool:
-    """Whether two live connections are seen in one session, or one of them in two."""
-    session = await _pid(first)
-    for _ in range(ROUNDS):
-        for _ in range(random.randrange(3)):  # a pooler that takes turns must not keep step with us
-            await _pid(second)
-        if await _pid(first) != session:
+async def _share_sessions(first: DedicatedConnection, second: DedicatedConnection) -> bool:
+    """Return True if both connections are served by the same session, or the first one by two sessions."""
+    pid = await _backend_pid(first)
+    for _ in range(PROBE_ROUNDS):
+        for _ in range(random.randrange(3)):  # a round-robin pooler must not stay in step with this loop
+            await _backend_pid(second)
+        if await _backend_pid(first) != pid:
             return True
         async with second.transaction():
-            if await _pid(second) == session or await _pid(first) != session:
+            if await _backend_pid(second) == pid or await _backend_pid(first) != pid:
                 return True
     return False
 
 
-async def _pid(connection: Plain) -> int:
+async def _backend_pid(connection: DedicatedConnection) -> int:
     return int(await connection.fetchval("SELECT pg_backend_pid()"))

@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Connection, describe
-from awa_py.db.pooler import Pooling, pooling
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
+from awa_py.db.pooler import PoolerMode, detect_pooler
+from awa_py.db.types import Connection
 from awa_py.doctor.context import CheckContext, connect
 from awa_py.doctor.finding import Findings
 from awa_py.errors import ConfigError, DatabaseUnavailable
+from awa_py.text import describe
 
 ROUND_TRIP_S = 5.0
 ASKED = 3
@@ -22,7 +24,7 @@ DIRECT = "Set AWA_DIRECT_URL (--direct-url) to a URL of this database that leads
 async def check_pooler(context: CheckContext, notes: Findings) -> None:
     """Sessions are sessions: what one sets, locks or listens to stays with it."""
     mode = await _mode(context)
-    if mode is Pooling.TRANSACTION:
+    if mode is PoolerMode.TRANSACTION:
         notes.problem(
             "transaction mode",
             "A pooler in transaction mode stands in between: a session's next statement may reach another one. "
@@ -33,12 +35,12 @@ async def check_pooler(context: CheckContext, notes: Findings) -> None:
         await context.database.check_direct_url(context.connection)
     except ConfigError as error:
         notes.problem("direct URL", f"{error}.", DIRECT)
-    notes.ok("a pooler in session mode stands in between" if mode is Pooling.SESSION else "none in between")
+    notes.ok("a pooler in session mode stands in between" if mode is PoolerMode.SESSION else "none in between")
 
 
 async def check_listen(context: CheckContext, notes: Findings) -> None:
     """What one session notifies, another one hears."""
-    if await _mode(context) is Pooling.TRANSACTION:
+    if await _mode(context) is PoolerMode.TRANSACTION:
         # LISTEN would stay with whichever session the pooler chose, and with whoever gets it next.
         notes.problem(None, "Not tried: a session that is shared cannot listen.", DIRECT)
         return
@@ -113,9 +115,9 @@ async def _round_trip(context: CheckContext) -> float | None:
         await other.close()
 
 
-async def _mode(context: CheckContext) -> Pooling:
+async def _mode(context: CheckContext) -> PoolerMode:
     """What stands between here and the sessions that workers and leaders need."""
     try:
-        return await pooling(context.database.direct_url or context.database.url)
+        return await detect_pooler(context.database.direct_url or context.database.url)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
         raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error

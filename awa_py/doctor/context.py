@@ -7,11 +7,14 @@ from datetime import timedelta
 
 import asyncpg
 
-from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, STABLE_PLANS, Database, OwnConnection, describe
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
 from awa_py.db.pooler import CONNECT_TIMEOUT_S
+from awa_py.db.types import DedicatedConnection
 from awa_py.errors import DatabaseUnavailable
 from awa_py.settings import Settings
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 LONG_TRANSACTION = timedelta(minutes=5)
 STATEMENT_TIMEOUT = timedelta(seconds=5)
@@ -19,7 +22,7 @@ ANSWER_S = 30.0  # longer than PostgreSQL itself lets a statement take: silence 
 
 # Names in definitions are complete where nothing is on the search path.
 SESSION_SETTINGS = {
-    **STABLE_PLANS,
+    **STABLE_PLAN_SETTINGS,
     "search_path": "pg_catalog",
     "statement_timeout": str(int(STATEMENT_TIMEOUT.total_seconds() * 1000)),
     "lock_timeout": "1000",
@@ -32,7 +35,7 @@ class CheckContext:
 
     database: Database
     settings: Settings
-    connection: OwnConnection
+    connection: DedicatedConnection
     version: int  # of the schema; 0: there is none, or none that this role may see
     long_transaction: timedelta
 
@@ -52,7 +55,7 @@ class CheckContext:
             yield
 
 
-async def connect(database: Database) -> OwnConnection:
+async def connect(database: Database) -> DedicatedConnection:
     """A connection that asks for nothing that a pooler might refuse; or a sentence that says why there is none."""
     try:
         return await asyncpg.connect(

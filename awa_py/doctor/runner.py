@@ -8,13 +8,17 @@ from datetime import timedelta
 import asyncpg
 
 from awa_py.db import migrations
-from awa_py.db.connections import CLOSE_TIMEOUT_S, CONNECTION_LOST, Connection, Database, Schema, describe
+from awa_py.db.database import CLOSE_TIMEOUT_S, Database
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.schema import Schema
+from awa_py.db.types import Connection
 from awa_py.doctor import cluster, connectivity, server, vacuum, work
 from awa_py.doctor import schema as schema_checks
 from awa_py.doctor.context import LONG_TRANSACTION, STATEMENT_TIMEOUT, CheckContext, connect
 from awa_py.doctor.finding import Finding, Findings
 from awa_py.errors import DatabaseUnavailable
 from awa_py.settings import Settings
+from awa_py.text import describe
 
 UNREADABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError)
 

@@ -5,8 +5,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from awa_py.db.connections import Schema
 from awa_py.db.migrations import current_version, needed_version
+from awa_py.db.schema import Schema
 from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
 from awa_py.maintenance.cleanup import DAYS_AHEAD

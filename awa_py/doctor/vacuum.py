@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import timedelta
 
-from awa_py.db.connections import Schema
+from awa_py.db.schema import Schema
 from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
 from awa_py.store import server as store

@@ -20,12 +20,15 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from awa_py.db.connections import CONNECTION_LOST, Pool, Record, Schema, describe
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.schema import Schema
+from awa_py.db.types import Pool, Record
 from awa_py.enqueue.enqueuer import STATEMENT_BYTES, Enqueuer
 from awa_py.errors import InvalidJob
 from awa_py.model.job import NewJob
 from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.gather")
 

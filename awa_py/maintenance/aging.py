@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
 from awa_py.store.session import Session
 
@@ -22,13 +22,13 @@ class Aging:
     place: str = ""
     spent_s: float = 0.0
 
-    async def run(self, session: Session) -> Batch:
+    async def run(self, session: Session) -> TaskResult:
         began = time.monotonic()
         moved, place = await maintenance.age_jobs(session, after=self.place, queues=QUEUES, age=self.age, limit=JOBS)
         self.place = place or ""
         self.spent_s += time.monotonic() - began
         if place is not None:
-            return Batch(moved, again=True)
+            return TaskResult(moved, has_more=True)
         pause_s = max(EVERY.total_seconds(), REST * self.spent_s)
         self.spent_s = 0.0
-        return Batch(moved, pause_s=pause_s)
+        return TaskResult(moved, interval_s=pause_s)

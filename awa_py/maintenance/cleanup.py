@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.store import buckets, events, maintenance
 from awa_py.store.session import Session
 
@@ -30,7 +30,7 @@ class Cleanup:
     staleness: timedelta
     last_key: str = ""
 
-    async def run(self, session: Session) -> Batch:
+    async def run(self, session: Session) -> TaskResult:
         """One bounded batch of everything."""
         partitions = await self._turn_partitions(session)
         dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
@@ -41,9 +41,9 @@ class Cleanup:
         strays = await events.delete_stray_events(session, retention=self.events_retention, limit=BATCH)
         # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
         completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
-        return Batch(
+        return TaskResult(
             partitions + completed + dead + minutes + strays + keys + workers,
-            again=BATCH in (completed, dead, minutes, strays) or next_key is not None,
+            has_more=BATCH in (completed, dead, minutes, strays) or next_key is not None,
         )
 
     async def _turn_partitions(self, session: Session) -> int:

@@ -6,14 +6,15 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from awa_py.db.connections import CONNECTION_LOST, describe
+from awa_py.db.errors import CONNECTION_LOST
 from awa_py.errors import InvalidSchedule
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.model.registry import CronDefinition
 from awa_py.model.schedule import Schedule
 from awa_py.store import schedules as store
 from awa_py.store.schedules import DueSchedule
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.cron")
 
@@ -23,7 +24,7 @@ MAX_MADE_UP = 100  # for the misfire policy `all`: more than that is a backlog n
 SKIP_GRACE = timedelta(seconds=30)  # for `skip`: a change of leaders is no reason to miss a fire
 
 
-async def sync(session: Session, definitions: Sequence[CronDefinition]) -> Batch:
+async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskResult:
     """Adds and updates the schedules that this program declares; never deletes, and never resumes a paused one."""
     changed = 0
     for definition in definitions:
@@ -42,16 +43,16 @@ async def sync(session: Session, definitions: Sequence[CronDefinition]) -> Batch
             raise
         except asyncpg.PostgresError as error:
             logger.error("schedule %s could not be written: %s", definition.name, describe(error))
-    return Batch(changed)
+    return TaskResult(changed)
 
 
-async def evaluate(session: Session) -> Batch:
+async def evaluate(session: Session) -> TaskResult:
     """Enqueues what is due, once, whoever else evaluates at the same time."""
     next_s = await store.seconds_to_next_schedule(session)
     if next_s is None:  # whoever adds a schedule says so
-        return Batch(pause_s=NO_SCHEDULES_PAUSE_S)
+        return TaskResult(interval_s=NO_SCHEDULES_PAUSE_S)
     if next_s > 0:
-        return Batch(next_s=next_s)
+        return TaskResult(next_due_s=next_s)
     due = await store.list_due_schedules(session, limit=BATCH)
     enqueued = 0
     for schedule in due:
@@ -61,7 +62,7 @@ async def evaluate(session: Session) -> Batch:
             raise
         except asyncpg.PostgresError as error:  # a lock or a timeout, say: no fault of the schedule's
             logger.warning("schedule %s could not fire, trying again: %s", schedule.name, describe(error))
-    return Batch(enqueued, again=len(due) == BATCH, next_s=await store.seconds_to_next_schedule(session))
+    return TaskResult(enqueued, has_more=len(due) == BATCH, next_due_s=await store.seconds_to_next_schedule(session))
 
 
 async def _fire_or_disable(session: Session, due: DueSchedule) -> int:

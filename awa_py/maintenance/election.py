@@ -13,15 +13,10 @@ import asyncpg
 
 from awa_py.background import LoopThread, cancel_and_wait, wait_for_event
 from awa_py.db import migrations
-from awa_py.db.connections import (
-    CONNECTION_LOST,
-    STABLE_PLANS,
-    Database,
-    ReconnectingConnection,
-    describe,
-    explain_denied,
-)
-from awa_py.db.listener import Topic, parse
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
+from awa_py.db.listener import Topic, parse_notification
+from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.errors import NotPermitted, SchemaError
 from awa_py.maintenance.cron import sync
 from awa_py.maintenance.loop import MaintenanceLoop
@@ -34,6 +29,7 @@ from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
 from awa_py.store import election
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 logger = logging.getLogger("awa.maintenance")
 
@@ -72,7 +68,7 @@ class Candidate:
 
     def checks(self) -> list[HealthCheck]:
         """How it is. From any thread."""
-        why = self._link.trouble if self._link is not None else ""
+        why = self._link.problem if self._link is not None else ""
         problem = f"{self._trouble}: {why}" if self._trouble and why else self._trouble
         return [HealthCheck("leadership", problem, {"leading": self.is_leader})]
 
@@ -92,13 +88,13 @@ class Candidate:
         self._place_is_free = asyncio.Event()
         timeout_ms = str(int(self._settings.leader_timeout.total_seconds() * 1000))
         settings = {
-            **STABLE_PLANS,
+            **STABLE_PLAN_SETTINGS,
             "idle_session_timeout": timeout_ms,
             "idle_in_transaction_session_timeout": timeout_ms,
             "statement_timeout": timeout_ms,
             "lock_timeout": LOCK_PATIENCE_MS,
         }
-        link = self._link = ReconnectingConnection(self._database, "leader", self._metrics, settings, strict=True)
+        link = self._link = ReconnectingConnection(self._database, "leader", self._metrics, settings, fail_fast=True)
         synced = False
         try:
             while True:
@@ -106,7 +102,7 @@ class Candidate:
                 session = Session(connection, self._database.schema)
                 try:
                     await connection.add_listener(self._database.schema.leader_channel, self._heard)
-                    with explain_denied(self._database.schema):
+                    with translate_permission_errors(self._database.schema):
                         if not synced:
                             await migrations.check(connection, self._database.schema)
                             await sync(session, self._schedules)
@@ -154,7 +150,7 @@ class Candidate:
         daemon = self._daemon = MaintenanceLoop(
             all_tasks(self._settings, self._schedules, self._metrics), self._metrics, batch_timeout_s=self._answer_s
         )
-        session.connection.add_termination_listener(lambda _: daemon.session_ended())
+        session.connection.add_termination_listener(lambda _: daemon.handle_session_end())
         try:
             epoch = await election.record_election(
                 session, worker_id=self._process_id, hostname=socket.gethostname(), pid=os.getpid()
@@ -205,8 +201,8 @@ class Candidate:
         return self._settings.leader_timeout.total_seconds() + ANSWER_MARGIN_S
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        topic, _ = parse(str(payload))
+        topic, _ = parse_notification(str(payload))
         if topic == Topic.RESIGNED and self._place_is_free is not None:
             self._place_is_free.set()
         elif self._daemon is not None:
-            self._daemon.heard(topic)
+            self._daemon.handle_notification(topic)

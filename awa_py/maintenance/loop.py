@@ -1,4 +1,4 @@
-"""The leader's loop: one loop, one table of tasks, one session."""
+"""The leader's loop: run the maintenance tasks, one batch at a time, on the session that holds the lock."""
 
 import asyncio
 import logging
@@ -9,29 +9,29 @@ from dataclasses import dataclass
 import asyncpg
 
 from awa_py.background import wait_for_event
-from awa_py.db.connections import CONNECTION_LOST, describe
-from awa_py.maintenance.task import Batch, Task
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.maintenance.task import Task, TaskResult
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.store.session import Session
-from awa_py.text import format_frames
+from awa_py.text import describe, format_frames
 
 logger = logging.getLogger("awa.maintenance")
 
-REST = 5  # a task rests at least this many times as long as it took, unless its batch was full
-LONGEST_REST_S = 60.0
+MIN_PAUSE_FACTOR = 5  # after a batch that was not full, a task pauses at least this many times the batch's duration
+MAX_MIN_PAUSE_S = 60.0
 
 
 @dataclass(slots=True)
 class _Entry:
     task: Task
-    due: float = 0.0
-    rest_until: float = 0.0
-    woken: bool = False
+    due_at: float = 0.0
+    earliest_at: float = 0.0  # the end of the minimum pause
+    woken: bool = False  # by a notification during its batch
 
 
 class MaintenanceLoop:
-    """Runs each task when it is due, one batch at a time, so that none keeps the others waiting."""
+    """Runs each task when it is due. Tasks take turns batch by batch, so that none delays the others for long."""
 
     def __init__(self, tasks: Sequence[Task], metrics: Metrics, *, batch_timeout_s: float) -> None:
         self._entries = [_Entry(task) for task in tasks]
@@ -40,26 +40,26 @@ class MaintenanceLoop:
         self._wake = asyncio.Event()
         self._log_throttle = LogThrottle(logger)
 
-    def heard(self, topic: str) -> None:
-        """A notification may make tasks due."""
+    def handle_notification(self, topic: str) -> None:
+        """Make the tasks due that wait for this topic."""
         for entry in self._entries:
-            if topic in entry.task.wakes:
+            if topic in entry.task.wake_topics:
                 entry.woken = True
-                entry.due = min(entry.due, entry.rest_until)
+                entry.due_at = min(entry.due_at, entry.earliest_at)
                 self._wake.set()
 
-    def session_ended(self) -> None:
-        """The loop finds out at once, instead of at the next check."""
+    def handle_session_end(self) -> None:
+        """Run a task immediately, so that the loop notices the lost session now and not at the next check."""
         for entry in self._entries:
-            entry.due = 0.0
+            entry.due_at = 0.0
         self._wake.set()
 
     async def run(self, session: Session) -> None:
-        """Runs until it is cancelled or the session is lost, which it raises."""
+        """Run until cancelled. Raise the error if the session is lost."""
         while True:
             self._wake.clear()
-            entry = min(self._entries, key=lambda entry: entry.due)
-            pause_s = entry.due - time.monotonic()
+            entry = min(self._entries, key=lambda entry: entry.due_at)
+            pause_s = entry.due_at - time.monotonic()
             if pause_s > 0:
                 await wait_for_event(self._wake, pause_s)
             else:
@@ -67,45 +67,44 @@ class MaintenanceLoop:
 
     async def _run_batch(self, entry: _Entry, session: Session) -> None:
         entry.woken = False
-        began = time.monotonic()
-        batch = await self._try(entry.task, session)
-        ended = time.monotonic()
-        self._metrics.task_seconds.labels(entry.task.name).observe(ended - began)
+        began_at = time.monotonic()
+        result = await self._try_batch(entry.task, session)
+        ended_at = time.monotonic()
+        self._metrics.task_seconds.labels(entry.task.name).observe(ended_at - began_at)
         for other in self._entries:
-            if other.task.when_silent:
-                other.due = ended + other.task.interval.total_seconds()
-        entry.rest_until = ended + min(REST * (ended - began), LONGEST_REST_S)
-        if entry.task.when_silent:
+            if other.task.only_if_idle:
+                other.due_at = ended_at + other.task.interval.total_seconds()
+        entry.earliest_at = ended_at + min(MIN_PAUSE_FACTOR * (ended_at - began_at), MAX_MIN_PAUSE_S)
+        if entry.task.only_if_idle:
             return
-        if batch.again:
-            entry.due = ended
+        if result.has_more:
+            entry.due_at = ended_at
         elif entry.woken:
-            entry.due = entry.rest_until
+            entry.due_at = entry.earliest_at
         else:
-            pause_s = entry.task.interval.total_seconds() if batch.pause_s is None else batch.pause_s
-            if batch.next_s is not None:
-                pause_s = min(pause_s, max(0.0, batch.next_s))
-            entry.due = max(ended + pause_s, entry.rest_until)
+            pause_s = entry.task.interval.total_seconds() if result.interval_s is None else result.interval_s
+            if result.next_due_s is not None:
+                pause_s = min(pause_s, max(0.0, result.next_due_s))
+            entry.due_at = max(ended_at + pause_s, entry.earliest_at)
 
-    async def _try(self, task: Task, session: Session) -> Batch:
-        """One batch. What goes wrong with it is logged and counted; only a lost session ends the loop."""
+    async def _try_batch(self, task: Task, session: Session) -> TaskResult:
+        """Run one batch. Log and count its error; raise only if the session is lost."""
         try:
             async with asyncio.timeout(self._batch_timeout_s):
-                batch = await task.run(session)
+                result = await task.run(session)
         except CONNECTION_LOST:
             raise
         except asyncpg.QueryCanceledError:
             self._metrics.task_errors.labels(task.name).inc()
-            sentence = "%s took longer than a statement may, trying again later"
-            self._log_throttle.log(logging.WARNING, ("slow", task.name), sentence, task.name)
-            return Batch()
+            message = "%s took longer than a statement may, trying again later"
+            self._log_throttle.log(logging.WARNING, ("slow", task.name), message, task.name)
+            return TaskResult()
         except Exception as error:
             self._metrics.task_errors.labels(task.name).inc()
-            words = (task.name, describe(error), format_frames(error))
-            self._log_throttle.log(
-                logging.ERROR, ("failed", task.name), "%s failed, trying again later: %s\n%s", *words
-            )
-            return Batch()
+            message = "%s failed, trying again later: %s\n%s"
+            values = (task.name, describe(error), format_frames(error))
+            self._log_throttle.log(logging.ERROR, ("failed", task.name), message, *values)
+            return TaskResult()
         self._metrics.task_runs.labels(task.name).inc()
-        self._metrics.task_rows.labels(task.name).inc(batch.changed)
-        return batch
+        self._metrics.task_rows.labels(task.name).inc(result.rows_changed)
+        return result

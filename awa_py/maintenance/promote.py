@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
 from awa_py.store.maintenance import Promoted
 from awa_py.store.session import Session
@@ -53,10 +53,10 @@ class Promotion:
 
     floor: Floor = field(default_factory=Floor)
 
-    async def run(self, session: Session) -> Batch:
+    async def run(self, session: Session) -> TaskResult:
         began = time.monotonic()
         since = self.floor.since(began)
         promoted = await maintenance.promote_jobs_since(session, since, limit=BATCH)
         again_s = self.floor.saw(promoted, full=since is None, began=began, ended=time.monotonic())
         soonest_s = min((s for s in (again_s, promoted.next_s) if s is not None), default=None)
-        return Batch(promoted.jobs, again=promoted.jobs == BATCH, next_s=soonest_s)
+        return TaskResult(promoted.jobs, has_more=promoted.jobs == BATCH, next_due_s=soonest_s)

@@ -14,7 +14,9 @@ from operator import attrgetter
 
 import asyncpg
 
-from awa_py.db.connections import CONNECTION_LOST, Database, ReconnectingConnection, describe
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.model.job import State
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import (
@@ -39,7 +41,7 @@ from awa_py.settings import Settings
 from awa_py.store import queue_metrics
 from awa_py.store.queue_metrics import QueueFigures
 from awa_py.store.session import Session
-from awa_py.text import format_frames
+from awa_py.text import describe, format_frames
 
 logger = logging.getLogger("awa.lookout")
 

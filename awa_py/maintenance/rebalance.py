@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.store import shares
 from awa_py.store.heartbeat import LIVE
 from awa_py.store.session import Session
@@ -43,15 +43,15 @@ class Rebalance:
     fresh_until: float = 0.0
     next_count: float = 0.0
 
-    async def run(self, session: Session) -> Batch:
+    async def run(self, session: Session) -> TaskResult:
         await self._look_for_unserved(session)
         found = await shares.list_shares(session, live=LIVE)
         if not found:
-            return Batch(pause_s=NO_LIMITS_PAUSE_S)
+            return TaskResult(interval_s=NO_LIMITS_PAUSE_S)
         changes = list(_changes(found))
         written = await shares.assign_slots(session, changes) if changes else 0
         marked = await self._count_jobs(session, {share.queue for share in found if share.max_workers is not None})
-        return Batch(written + marked, again=marked >= BATCH)
+        return TaskResult(written + marked, has_more=marked >= BATCH)
 
     async def _count_jobs(self, session: Session, limited: set[str]) -> int:
         """Counts jobs that were claimed before their queue was limited."""

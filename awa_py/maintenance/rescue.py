@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import maintenance
 from awa_py.store.maintenance import Rescued
@@ -19,24 +19,24 @@ GONE = timedelta(seconds=10)  # how long a worker whose session has ended may ta
 GONE_LOOK_S = 2.0
 
 
-async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> Batch:
+async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> TaskResult:
     """running → retryable or failed, where no heartbeat came for too long."""
     rescued = await maintenance.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
     _report(rescued, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
-    return Batch(len(rescued), again=len(rescued) == BATCH)
+    return TaskResult(len(rescued), has_more=len(rescued) == BATCH)
 
 
-async def rescue_gone(session: Session, *, metrics: Metrics) -> Batch:
+async def rescue_gone(session: Session, *, metrics: Metrics) -> TaskResult:
     """running → retryable or failed, where the worker is gone; sooner than its jobs would be stale."""
     lost = await maintenance.rescue_lost_jobs(session, silence=GONE, limit=BATCH)
     _report(lost.jobs, "its worker is gone", Reason.LOST, metrics)
     if lost.workers:
         logger.info("%s gone: taken out of the registry", count(lost.workers, "worker"))
     next_s = GONE.total_seconds() if lost.next_s is None else max(GONE_LOOK_S, lost.next_s)
-    return Batch(len(lost.jobs) + lost.workers, again=len(lost.jobs) == BATCH, pause_s=next_s)
+    return TaskResult(len(lost.jobs) + lost.workers, has_more=len(lost.jobs) == BATCH, interval_s=next_s)
 
 
-async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:
+async def rescue_overdue(session: Session, *, metrics: Metrics) -> TaskResult:
     """running → retryable or failed past its deadline; what could not even start by its absolute one → failed."""
     rescued = await maintenance.rescue_overdue_jobs(session, limit=BATCH)
     _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
@@ -44,7 +44,7 @@ async def rescue_overdue(session: Session, *, metrics: Metrics) -> Batch:
     for queue, jobs in expired.items():
         metrics.failed.labels(metrics.queue_label(queue), Reason.EXPIRED).inc(jobs)
     gone = sum(expired.values())
-    return Batch(len(rescued) + gone, again=len(rescued) == BATCH or gone >= BATCH)
+    return TaskResult(len(rescued) + gone, has_more=len(rescued) == BATCH or gone >= BATCH)
 
 
 def _report(rescued: Sequence[Rescued], why: str, reason: Reason, metrics: Metrics) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.store import buckets
 from awa_py.store.session import Session
 
@@ -25,10 +25,10 @@ class RollUp:
     minutes: int = AGAIN
     _next: datetime | None = field(default=None, init=False)  # the first minute of the next batch, within a round
 
-    async def run(self, session: Session) -> Batch:
+    async def run(self, session: Session) -> TaskResult:
         """A few minutes, the oldest first."""
         if not self.retention:
-            return Batch()
+            return TaskResult()
         first, last = await buckets.get_rollup_span(session, again=AGAIN, at_most=CATCH_UP, done=self.done)
         first = first if self._next is None else max(first, self._next)
         until = min(first + self.minutes * MINUTE, last + MINUTE)
@@ -36,7 +36,7 @@ class RollUp:
         self._next = until if until <= last else None
         if self._next is None:
             self.done = last
-        return Batch(written, again=self._next is not None)
+        return TaskResult(written, has_more=self._next is not None)
 
     async def _roll_up(self, session: Session, first: datetime, until: datetime) -> int:
         began = time.monotonic()

@@ -9,31 +9,31 @@ from awa_py.store.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What one batch did."""
+class TaskResult:
+    """What one batch changed, and when the task should run again."""
 
-    changed: int = 0
-    again: bool = False  # it was full: there may be more
-    next_s: float | None = None  # when to come back, where that is sooner than the interval
-    pause_s: float | None = None  # when to come back, instead of the interval
+    rows_changed: int = 0
+    has_more: bool = False  # the batch was full: run the next one immediately
+    next_due_s: float | None = None  # run again after this time if it is shorter than the interval
+    interval_s: float | None = None  # wait this long instead of the task's interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Run by the leader every interval, sooner when a batch says so or a notification of `wakes` comes."""
+    """The leader runs it every interval, and earlier if its last result says so or a notification of a topic comes."""
 
     name: str
     interval: timedelta
-    run: Callable[[Session], Awaitable[Batch]]
-    wakes: frozenset[Topic] = field(default_factory=frozenset)
-    when_silent: bool = False  # only where no other task ran for an interval
+    run: Callable[[Session], Awaitable[TaskResult]]
+    wake_topics: frozenset[Topic] = field(default_factory=frozenset)
+    only_if_idle: bool = False  # run it only if no other task ran for an interval
 
 
 async def run_once(task: Task, session: Session) -> int:
-    """Runs a task until a batch is short. How many rows it changed."""
-    changed = 0
+    """Run batches of the task until one is not full. Return the number of rows changed."""
+    rows_changed = 0
     while True:
-        batch = await task.run(session)
-        changed += batch.changed
-        if not batch.again:
-            return changed
+        result = await task.run(session)
+        rows_changed += result.rows_changed
+        if not result.has_more:
+            return rows_changed

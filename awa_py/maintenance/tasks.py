@@ -11,7 +11,7 @@ from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rebalance import Rebalance
 from awa_py.maintenance.rescue import GONE, rescue_gone, rescue_overdue, rescue_stale
 from awa_py.maintenance.rollup import RollUp
-from awa_py.maintenance.task import Batch, Task
+from awa_py.maintenance.task import Task, TaskResult
 from awa_py.maintenance.unserved import Unserved
 from awa_py.model.registry import CronDefinition
 from awa_py.observability.metrics import Metrics
@@ -30,8 +30,10 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
     )
     unserved = Unserved(staleness=settings.heartbeat_staleness, metrics=metrics)
     return [
-        Task(name="check", interval=settings.leader_check_interval, run=_check, when_silent=True),
-        Task(name="promote", interval=settings.promote_interval, run=Promotion().run, wakes=frozenset({Topic.DUE})),
+        Task(name="check", interval=settings.leader_check_interval, run=_check, only_if_idle=True),
+        Task(
+            name="promote", interval=settings.promote_interval, run=Promotion().run, wake_topics=frozenset({Topic.DUE})
+        ),
         Task(
             name="rescue",
             interval=settings.heartbeat_rescue_interval,
@@ -44,7 +46,7 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
             run=partial(rescue_overdue, metrics=metrics),
         ),
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=partial(sync, definitions=schedules)),
-        Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wakes=frozenset({Topic.CRON})),
+        Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wake_topics=frozenset({Topic.CRON})),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
         Task(name="aging", interval=EVERY, run=Aging(age=settings.aging_interval).run),
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
@@ -52,13 +54,13 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
             name="rebalance",
             interval=settings.rebalance_interval,
             run=Rebalance().run,
-            wakes=frozenset({Topic.QUEUES}),
+            wake_topics=frozenset({Topic.QUEUES}),
         ),
         Task(name="rollup", interval=settings.rollup_interval, run=RollUp(settings.rollup_retention).run),
     ]
 
 
-async def _check(session: Session) -> Batch:
+async def _check(session: Session) -> TaskResult:
     """Shows PostgreSQL that the leader lives, and the leader that PostgreSQL does."""
     await session.connection.execute("SELECT 1")
-    return Batch()
+    return TaskResult()

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics
 from awa_py.store import maintenance
 from awa_py.store.maintenance import ReadyCursor
@@ -25,7 +25,7 @@ class Unserved:
     grace: timedelta = GRACE
     place: ReadyCursor = field(default_factory=ReadyCursor)
 
-    async def run(self, session: Session) -> Batch:
+    async def run(self, session: Session) -> TaskResult:
         marked, place = await maintenance.mark_unserved_jobs(
             session, after=self.place, limit=WINDOW, staleness=self.staleness, grace=self.grace
         )
@@ -36,4 +36,4 @@ class Unserved:
             )
         # Unserved jobs pile up at the head. Where a window has none, what lies behind it flows.
         self.place = place if place is not None and marked else ReadyCursor()
-        return Batch(sum(found.jobs for found in marked), again=place is not None and bool(marked))
+        return TaskResult(sum(found.jobs for found in marked), has_more=place is not None and bool(marked))

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import NamedTuple
 from uuid import UUID
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.model.job import Job, State
 from awa_py.store.finish import release_jobs
 from awa_py.store.session import Session

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from awa_py.db.connections import Schema
+from awa_py.db.schema import Schema
 from awa_py.settings import DEFAULT_SCHEMA
 from awa_py.store.session import Session
 

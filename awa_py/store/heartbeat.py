@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.store.session import Session
 
 LIVE = timedelta(seconds=8)  # how long a worker may be silent and have its share of a queue: four beats

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.store.session import Session
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.model.job import Job, State
 
 _JSON_COLUMNS = ("args", "errors", "progress", "result", "metadata")

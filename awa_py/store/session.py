@@ -5,7 +5,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from awa_py.db.connections import Connection, Record, Schema
+from awa_py.db.schema import Schema
+from awa_py.db.types import Connection, Record
 
 # What a job carries unchanged from one table to the next. `attempt`, `lease`, `run_at` and `errors` are not
 # among them, since transitions change them: each statement says how.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.model.context import Context
 from awa_py.model.job import Job
 from awa_py.model.registry import Handler

@@ -12,13 +12,15 @@ from uuid import UUID
 
 import asyncpg
 
-from awa_py.db.connections import CONNECTION_LOST, ReconnectingConnection, Schema, describe
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.schema import Schema
 from awa_py.model.job import State
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import finish, heartbeat
 from awa_py.store.session import Session
-from awa_py.text import clean_text, format_frames, ordinal
+from awa_py.text import clean_text, describe, format_frames, ordinal
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.event_log import GOES_ON, RETRIED, EventLog
 from awa_py.worker.in_flight import InFlightJobs

@@ -16,12 +16,15 @@ import asyncpg
 
 from awa_py import durations
 from awa_py.background import wait_for_event
-from awa_py.db.connections import CONNECTION_LOST, ReconnectingConnection, Schema, describe
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.schema import Schema
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.store import events
 from awa_py.store.events import JobEvent
 from awa_py.store.session import Session
+from awa_py.text import describe
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.in_flight import InFlightJobs
 from awa_py.worker.outcomes import AttemptOutcome, Released, Snoozed, Throttled

@@ -15,21 +15,17 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from awa_py.background import LoopThread, wait_for_event
-from awa_py.db.connections import (
-    CONNECTION_LOST,
-    STABLE_PLANS,
-    Database,
-    OwnConnection,
-    ReconnectingConnection,
-    Record,
-    describe,
-)
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.types import DedicatedConnection, Record
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
 from awa_py.store import heartbeat as store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
+from awa_py.text import describe
 from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.directives import Directives, directives_from
 from awa_py.worker.in_flight import InFlightJobs
@@ -76,7 +72,7 @@ class Heartbeat:
         self._tell = tell
         self._orders = orders
         self._obey = obey
-        self._session_of_lock: OwnConnection | None = None
+        self._session_of_lock: DedicatedConnection | None = None
         self._locked_on: datetime | None = None
         self._log_throttle = LogThrottle(logger)
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
@@ -116,7 +112,7 @@ class Heartbeat:
         # Whoever is cut off keeps its lock for as long as its handlers may run: by then, its leases have run out.
         idle_s = min(math.ceil(self._own_staleness_s), LONGEST_KEEPALIVE_S)
         patience = {"tcp_keepalives_idle": str(idle_s), "tcp_user_timeout": "0"}
-        link = ReconnectingConnection(self._database, "heartbeat", self._metrics, {**STABLE_PLANS, **patience})
+        link = ReconnectingConnection(self._database, "heartbeat", self._metrics, {**STABLE_PLAN_SETTINGS, **patience})
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._beat_for_ever(link, self._wake))
@@ -140,7 +136,7 @@ class Heartbeat:
             look_s = LOOK_S if self._listening() else DEAF_LOOK_S
             await wait_for_event(wake, max(0.0, min(look_s, due_s)))
 
-    async def _beat(self, connection: OwnConnection) -> None:
+    async def _beat(self, connection: DedicatedConnection) -> None:
         """Says that the worker is there, does what is due, and hands its orders on."""
         session = Session(connection, self._database.schema)
         began = time.monotonic()
@@ -170,7 +166,7 @@ class Heartbeat:
             self._orders = orders
             self._obey(orders)
 
-    async def _hold_place(self, connection: OwnConnection, session: Session) -> None:
+    async def _hold_place(self, connection: DedicatedConnection, session: Session) -> None:
         """Takes the worker's lock, before the first beat of each session, so that its end is seen."""
         if connection is not self._session_of_lock or self._locked_on is None:
             self._locked_on = await store.lock_worker(session, self._worker.id)

@@ -7,12 +7,15 @@ from contextlib import suppress
 import asyncpg
 
 from awa_py.db import migrations
-from awa_py.db.connections import CONNECTION_LOST, Database, ReconnectingConnection, describe, explain_denied
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
+from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.observability.metrics import Metrics
 from awa_py.store import heartbeat as registry_store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
+from awa_py.text import describe
 from awa_py.worker.directives import Directives, directives_from
 
 logger = logging.getLogger("awa.worker")
@@ -24,13 +27,13 @@ class Registration:
     def __init__(self, database: Database, metrics: Metrics, info: WorkerInfo) -> None:
         self._database = database
         self._info = info
-        self._link = ReconnectingConnection(database, "registry", metrics, strict=True)
+        self._link = ReconnectingConnection(database, "registry", metrics, fail_fast=True)
         self.orders = Directives()  # the first ones, once it has entered
 
     @property
     def trouble(self) -> str:
         """Why there is no connection, where one is wanted."""
-        return self._link.trouble
+        return self._link.problem
 
     @property
     def connected(self) -> bool:
@@ -42,7 +45,7 @@ class Registration:
             connection = await self._link.get()
             try:
                 await self._database.check_direct_url(connection)
-                with explain_denied(self._database.schema):
+                with translate_permission_errors(self._database.schema):
                     await migrations.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
                     await ensure_queues(session, self._info.queues)

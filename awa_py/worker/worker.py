@@ -14,8 +14,10 @@ from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from awa_py.background import cancel_and_wait
-from awa_py.db.connections import STABLE_PLANS, Database, OwnConnection, ReconnectingConnection
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.listener import Listener, Topic
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.types import DedicatedConnection
 from awa_py.errors import ConfigError
 from awa_py.model.job import check_queue
 from awa_py.model.registry import Registry
@@ -174,17 +176,17 @@ class Worker:
                 self._database,
                 "claims",
                 self.metrics,
-                {**STABLE_PLANS, "synchronous_commit": "off"},
-                arrive=self._hold_place,  # as the heartbeat does: while one of the two lives, so does the worker
+                {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"},
+                on_connect=self._hold_place,  # as the heartbeat does: while one of the two lives, so does the worker
             )
-            finishes = ReconnectingConnection(self._database, "finishes", self.metrics, STABLE_PLANS)
+            finishes = ReconnectingConnection(self._database, "finishes", self.metrics, STABLE_PLAN_SETTINGS)
             rates = ReconnectingConnection(
-                self._database, "rates", self.metrics, {**STABLE_PLANS, "synchronous_commit": "off"}
+                self._database, "rates", self.metrics, {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}
             )
             limiter = RateLimiter(over(rates, self._database.schema))
             timeline = EventLog(
                 ReconnectingConnection(
-                    self._database, "timeline", self.metrics, {**STABLE_PLANS, "synchronous_commit": "off"}
+                    self._database, "timeline", self.metrics, {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}
                 ),
                 self._database.schema,
                 flights,
@@ -248,8 +250,8 @@ class Worker:
             listener = self._listener = Listener(
                 self._database,
                 self.metrics,
-                heard=_hearer(self.info, fetcher, heart, flights),
-                listening=fetcher.all_may_be_ready,
+                on_notification=_hearer(self.info, fetcher, heart, flights),
+                on_subscribed=fetcher.all_may_be_ready,
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
             watch = LoopWatchdog(executor.call_in, self._settings.blocked_after.total_seconds())
@@ -269,7 +271,7 @@ class Worker:
                     self.abandoned = flights.abandoned
                     self.metrics.worker.source = None
 
-    async def _hold_place(self, connection: OwnConnection) -> None:
+    async def _hold_place(self, connection: DedicatedConnection) -> None:
         await lock_worker(Session(connection, self._database.schema), self.id)
 
     def _obey(self, orders: Directives, fetcher: Fetcher) -> None:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from awa_py.db.connections import Connection, Database
+from awa_py.db.database import Database
+from awa_py.db.types import Connection
 
 from ..beside import LOOK_EVERY_S, Beside, worker_beside
 from .scratch import QUEUE

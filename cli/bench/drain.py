@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import awa_py as awa
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.model.job import NewJob
 from awa_py.settings import Settings
 

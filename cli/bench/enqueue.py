@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from awa_py.client import POOL_SIZE
-from awa_py.db.connections import Connection, Database
+from awa_py.db.database import Database
+from awa_py.db.types import Connection
 
 from ..beside import Beside
 from .beside import bench_worker, until_ready

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from awa_py.db.connections import Database, OwnConnection, Record, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
+from awa_py.db.types import DedicatedConnection, Record
 from awa_py.errors import AwaError
 
 from . import cpu
@@ -75,7 +77,7 @@ class Spent:
 class Meter:
     """Reads the costs of what happens between its start and its stop, and says when the queue is empty."""
 
-    def __init__(self, connection: OwnConnection, server: Server, postmaster: int | None) -> None:
+    def __init__(self, connection: DedicatedConnection, server: Server, postmaster: int | None) -> None:
         self.connection = connection
         self.server = server
         self._postmaster = postmaster

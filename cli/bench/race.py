@@ -8,7 +8,7 @@ from typing import Any
 
 from awa_py.app import App
 from awa_py.background import cancel_and_wait
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.errors import AwaError
 from awa_py.model.job import NewJob
 

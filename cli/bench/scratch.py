@@ -10,11 +10,15 @@ import asyncpg
 import typer
 
 from awa_py.db import migrations
-from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Database, OwnConnection, Schema, describe
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
+from awa_py.db.schema import Schema
+from awa_py.db.types import DedicatedConnection
 from awa_py.errors import AwaError
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.store.maintenance import make_partitions
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 PREFIX = "awa_bench_"
 QUEUE = "bench"
@@ -40,7 +44,7 @@ TABLES = """
 async def scratch_schema(url: str) -> AsyncIterator[Database]:
     """A schema of its own, as a leader left it; whatever ends us, short of kill -9, it is gone afterwards."""
     database = Database(url, Schema(f"{PREFIX}{secrets.token_hex(4)}"))
-    await (await database.connect_or_explain(ROLE)).close()  # where nobody answers there is nothing to remove
+    await (await database.connect_sessionless(ROLE)).close()  # where nobody answers there is nothing to remove
     try:
         await migrations.migrate(database)
         async with _keeper(database) as connection:  # a day begins with its partition
@@ -84,7 +88,7 @@ async def pinned_snapshot(database: Database) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _keeper(database: Database, **settings: str) -> AsyncIterator[OwnConnection]:
+async def _keeper(database: Database, **settings: str) -> AsyncIterator[DedicatedConnection]:
     connection = await database.connect(ROLE, {"jit": "off", **settings})
     try:
         yield connection

@@ -14,7 +14,9 @@ import typer
 
 from awa_py.background import wait_for_event
 from awa_py.db import migrations
-from awa_py.db.connections import CONNECTION_LOST, Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.schema import Schema
 from awa_py.errors import AwaError
 from awa_py.model.job import State
 from awa_py.store.session import Session
@@ -145,7 +147,7 @@ def ending_of(scene: Scene, chronicle: Chronicle, *, killed_at_s: float | None) 
 @asynccontextmanager
 async def _schema(database: Database) -> AsyncIterator[str]:
     """A schema of the demo's own, which is gone afterwards. Yields the server's version."""
-    connection = await database.connect_or_explain("demo")
+    connection = await database.connect_sessionless("demo")
     try:
         if await connection.fetchval("SELECT to_regnamespace($1)", SCHEMA.name) is not None:
             raise AwaError(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from awa_py.background import wait_for_event
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store import queues
 from awa_py.store.session import Session
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.model.job import Job, NewJob, State
 from awa_py.store.session import Session
 

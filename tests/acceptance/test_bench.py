@@ -14,7 +14,8 @@ import psutil
 import pytest
 from awa_cli.bench.meter import Meter, metered
 
-from awa_py.db.connections import Connection, Database
+from awa_py.db.database import Database
+from awa_py.db.types import Connection
 from tests.acceptance.conftest import Awa
 from tests.processes import eventually
 from tests.terminal import seen_on

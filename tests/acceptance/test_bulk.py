@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
 from tests.support import another_session, eventually, insert, insert_running, states

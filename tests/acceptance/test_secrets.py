@@ -17,7 +17,8 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, NewJob, State
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from awa_py.settings import database_url as checked_url
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
@@ -297,7 +298,7 @@ class TestTheDatabasesUrl:
     async def test_why_there_is_no_connection(self, urls: list[str], secret: Secret) -> None:
         for url in urls:
             with pytest.raises(awa.AwaError) as refusal:
-                await Database(checked_url(url), Schema()).connect_or_explain("test")
+                await Database(checked_url(url), Schema()).connect_sessionless("test")
             secret.assert_hidden(in_full(refusal.value))
 
     def test_commands_that_cannot_connect(self, awa: Awa, urls: list[str], secret: Secret) -> None:

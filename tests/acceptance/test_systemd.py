@@ -9,8 +9,9 @@ import pytest
 
 import awa_py as awa
 from awa_py import State
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
 from awa_py.db.migrations import migrate
+from awa_py.db.schema import Schema
 from tests.manager import Manager, manager
 from tests.processes import FAST, Process, Processes, eventually, is_state, processes, start_nap
 from tests.wire import counted

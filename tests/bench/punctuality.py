@@ -11,7 +11,8 @@ import sys
 
 import awa_py as awa
 from awa_py.db import migrations
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from awa_py.embedded import EmbeddedPostgres
 
 LATENESS_MS = """

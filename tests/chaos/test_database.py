@@ -9,7 +9,9 @@ import pytest
 
 import awa_py as awa
 from awa_py.db import migrations
-from awa_py.db.connections import CONNECTION_LOST, CONNECTION_REFUSED, Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
+from awa_py.db.schema import Schema
 from awa_py.embedded import EmbeddedPostgres, ShutdownMode
 from awa_py.model.job import State
 from awa_py.store.finish import complete_jobs

@@ -7,7 +7,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Settings, State
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance.aging import JOBS, Aging
 from awa_py.maintenance.task import Task, run_once
 from awa_py.maintenance.tasks import all_tasks
@@ -178,7 +178,7 @@ async def test_a_million_of_one_priority_are_not_rewritten(database: Database) -
     """Nor read: the pages that a look touches are few, and as many as with a hundred."""
     spent = []
     for count in (100, 20_000):
-        async with another_session(database, **STABLE_PLANS) as session:
+        async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
             await ready(session, count, priority=2, waited_s=10_000, queue="bulk")
             await ready(session, count, priority=2, waited_s=10_000, queue="keyed", **KEYED)
             await age(session)
@@ -191,7 +191,7 @@ async def test_a_million_of_one_priority_are_not_rewritten(database: Database) -
 
 
 async def test_a_long_line_of_young_ones_is_not_read(database: Database) -> None:
-    async with another_session(database, **STABLE_PLANS) as session:
+    async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
         await ready(session, priority=1)
         await ready(session, 20_000, priority=3)
         await age(session)

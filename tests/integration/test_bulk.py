@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from awa_py import App, ConfigError, State
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.errors import AwaError
 from awa_py.store import bulk, jobs
 from awa_py.store.bulk import CANCEL, DELETE, Operation, Selection, retry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, State
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store import bulk
 from awa_py.store import jobs as job_store
 from awa_py.store.session import Session

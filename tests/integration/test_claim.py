@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from awa_py import Job, NewJob, State
-from awa_py.db.connections import STABLE_PLANS, Database, Record
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.types import Record
 from awa_py.store.claim import claimed_job, queues_with_work, release_orphans, take_over_jobs
 from awa_py.store.finish import complete_jobs, release_jobs
 from awa_py.store.jobs import cancel_jobs
@@ -61,7 +62,7 @@ class TestOrder:
 class TestDisjoint:
     async def test_two_claims_at_once_never_take_the_same_job(self, session: Session, database: Database) -> None:
         await insert(session, "ready", 2000)
-        async with another_session(database) as one, another_session(database, **STABLE_PLANS) as two:
+        async with another_session(database) as one, another_session(database, **STABLE_PLAN_SETTINGS) as two:
 
             async def drain(own: Session, worker_id: UUID) -> list[int]:
                 taken: list[int] = []

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from awa_py.db.connections import Database, Record
+from awa_py.db.database import Database
+from awa_py.db.types import Record
 from awa_py.store.claim import PRIORITIES, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs
 from awa_py.store.queues import set_queue

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, BatchJob, Settings
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
 from awa_py.store.claim import PRIORITIES
@@ -181,7 +181,7 @@ class TestABatch:
 
     @pytest.fixture
     async def counting(self, door: Counted) -> AsyncIterator[Session]:
-        async with another_session(door.app.database, **STABLE_PLANS) as session:
+        async with another_session(door.app.database, **STABLE_PLAN_SETTINGS) as session:
             await session.connection.fetch("SELECT $1::bigint[]", [1])  # what asyncpg has to ask once, it asks now
             yield session
 
@@ -221,7 +221,7 @@ class TestABatch:
             await insert_completed(counting, size, age_s=10**6)
             for name, number in statements.items():
                 door.wire.statements.clear()
-                assert (await tasks[name].run(counting)).changed >= 0.9 * size, name  # some were seen before
+                assert (await tasks[name].run(counting)).rows_changed >= 0.9 * size, name  # some were seen before
                 assert door.wire.total == number, f"{name} of {size}: {door.wire}"
 
 
@@ -293,7 +293,7 @@ class TestWAL:
     async def test_a_job_writes_no_more_than_its_rows_and_their_index_entries(self, database: Database) -> None:
         claims: list[tuple[float, float]] = []
         completions: list[tuple[float, float]] = []
-        async with another_session(database, **STABLE_PLANS) as session:
+        async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
             for _ in range(self.ROUNDS):
                 ids = await insert(session, "ready", self.SIZE, args='{"n": 12345}')
                 priorities = f"'{{{','.join(map(str, PRIORITIES))}}}'"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, State
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.model.registry import CronDefinition
 from awa_py.store.schedules import (
@@ -72,8 +72,8 @@ async def jobs(session: Session) -> list[dict[str, Any]]:
 
 class TestSync:  # A7
     async def test_it_adds_and_updates(self, session: Session) -> None:
-        assert (await sync(session, [definition(), definition("other")])).changed == 2
-        assert (await sync(session, [definition(timezone="Pacific/Auckland", kind="send")])).changed == 1
+        assert (await sync(session, [definition(), definition("other")])).rows_changed == 2
+        assert (await sync(session, [definition(timezone="Pacific/Auckland", kind="send")])).rows_changed == 1
         row = await show(session)
         assert (row.expression, row.timezone, row.kind) == ("0 9 * * *", "Pacific/Auckland", "send")
 
@@ -86,7 +86,7 @@ class TestSync:  # A7
         await sync(session, [definition(args={"a": 1}, options={"queue": "mail", "tags": ["x"]})])
         before = await show(session)
         again = definition(args={"a": 1}, options={"tags": ["x"], "queue": "mail"})
-        assert (await sync(session, [again])).changed == 0
+        assert (await sync(session, [again])).rows_changed == 0
         assert await show(session) == before
 
     async def test_a_pause_survives_a_sync_and_an_update(self, session: Session) -> None:
@@ -100,7 +100,7 @@ class TestSync:  # A7
     async def test_one_that_cannot_be_written_does_not_stop_the_others(
         self, session: Session, caplog: pytest.LogCaptureFixture
     ) -> None:
-        assert (await sync(session, [definition("x" * 300), definition("fine")])).changed == 1
+        assert (await sync(session, [definition("x" * 300), definition("fine")])).rows_changed == 1
         assert [row.name for row in await list_schedules(session)] == ["fine"]
         assert "could not be written" in caplog.text
 
@@ -122,7 +122,7 @@ class TestSync:  # A7
     async def test_a_new_expression_counts_from_now(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="3000 days")
         await sync(session, [definition(expression=EVERY_MINUTE)])
-        assert (await evaluate(session)).changed == 0
+        assert (await evaluate(session)).rows_changed == 0
         assert (await show(session)).next_at is not None
 
     async def test_a_disabled_schedule_gets_another_chance_with_its_new_expression(self, session: Session) -> None:
@@ -137,8 +137,8 @@ class TestSync:  # A7
 class TestFire:  # A8
     async def test_a_missed_fire_becomes_one_job_that_says_why_it_is_there(self, session: Session) -> None:
         await add(session)
-        assert (await evaluate(session)).changed == 1
-        assert (await evaluate(session)).changed == 0
+        assert (await evaluate(session)).rows_changed == 1
+        assert (await evaluate(session)).rows_changed == 0
         (job,) = await jobs(session)
         row = await show(session)
         assert job["kind"] == "work"
@@ -151,15 +151,15 @@ class TestFire:  # A8
     async def test_a_month_of_an_every_second_schedule_is_one_job_and_quick(self, session: Session) -> None:
         await add(session, expression=EVERY_SECOND, since="30 days")
         began = time.monotonic()
-        assert (await evaluate(session)).changed == 1
+        assert (await evaluate(session)).rows_changed == 1
         assert time.monotonic() - began < 2
 
     async def test_a_new_schedule_does_not_fire_for_the_past(self, session: Session) -> None:
         await sync(session, [definition(expression=EVERY_MINUTE)])
         batch = await evaluate(session)
-        assert batch.changed == 0
-        assert batch.next_s is not None
-        assert 0 <= batch.next_s <= 60
+        assert batch.rows_changed == 0
+        assert batch.next_due_s is not None
+        assert 0 <= batch.next_due_s <= 60
 
     async def test_args_and_options_go_with_it(self, session: Session) -> None:
         options = {"queue": "mail", "priority": 1, "tags": ["t"], "metadata": {"own": 1}, "max_attempts": 2}
@@ -174,19 +174,19 @@ class TestFire:  # A8
 
     async def test_skip_misses_what_is_long_past(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="1000 days", misfire="skip")
-        assert (await evaluate(session)).changed == 0
+        assert (await evaluate(session)).rows_changed == 0
         assert (await show(session)).last_enqueued_at is not None
         await add(session, "tick", EVERY_SECOND, misfire="skip")
-        assert (await evaluate(session)).changed == 1
+        assert (await evaluate(session)).rows_changed == 1
 
     async def test_all_makes_up_for_each_and_is_bounded(self, session: Session) -> None:
         await add(session, since="5 minutes", misfire="all")
-        assert (await evaluate(session)).changed == 5
+        assert (await evaluate(session)).rows_changed == 5
         fires = [job["metadata"]["fire_time"] for job in await jobs(session)]
         assert fires == sorted(set(fires))
         await add(session, "tick", EVERY_SECOND, since="1 day", misfire="all")
-        assert (await evaluate(session)).changed == 100
-        assert (await evaluate(session)).changed <= 2  # what came due meanwhile
+        assert (await evaluate(session)).rows_changed == 100
+        assert (await evaluate(session)).rows_changed <= 2  # what came due meanwhile
 
     async def test_a_schedule_goes_by_its_own_timezone(self, session: Session) -> None:
         await add(session, expression="0 9 * * *", timezone="Pacific/Auckland", since="2 days")
@@ -201,8 +201,8 @@ class TestFire:  # A8
             # Not every minute: one may begin between the two, and all are due again.
             await add(session, f"s{n}", expression="0 0 1 1 *", since="1000 days")
         first = await evaluate(session)
-        assert (first.changed, first.again) == (100, True)
-        assert (await evaluate(session)).changed == 50
+        assert (first.rows_changed, first.has_more) == (100, True)
+        assert (await evaluate(session)).rows_changed == 50
 
     async def test_a_unique_job_that_still_waits_is_not_doubled(self, session: Session) -> None:
         await add(session, options='{"unique_key": "k"}', since="1 day")
@@ -220,7 +220,7 @@ class TestTwoEvaluators:  # A9
         async with another_session(database) as other:
             for n in range(1, 31):
                 first, second = await asyncio.gather(evaluate(session), evaluate(other))
-                assert first.changed + second.changed == 1
+                assert first.rows_changed + second.rows_changed == 1
                 assert await count(session.connection, "SELECT count(*) FROM awa.ready") == n
                 await session.connection.execute(
                     "UPDATE awa.cron SET last_enqueued_at = now() - interval '1 day', next_at = NULL"
@@ -270,7 +270,7 @@ class TestDisabled:
         await add(session, "a bad one", **columns)
         await add(session, "b good one")
         with caplog.at_level(logging.ERROR):
-            assert (await evaluate(session)).changed == 1
+            assert (await evaluate(session)).rows_changed == 1
             await evaluate(session)
         row = await show(session, "a bad one")
         assert not row.enabled
@@ -285,22 +285,22 @@ class TestDisabled:
             await add(leader, "b free one")
             async with other.connection.transaction():
                 await other.connection.execute("SELECT * FROM awa.cron WHERE name = 'a held one' FOR UPDATE")
-                assert (await evaluate(leader)).changed == 1
+                assert (await evaluate(leader)).rows_changed == 1
             assert (await show(leader, "a held one")).enabled
-            assert (await evaluate(leader)).changed == 1
+            assert (await evaluate(leader)).rows_changed == 1
 
 
 class TestPause:
     async def test_a_paused_schedule_does_not_fire(self, session: Session) -> None:
         await add(session)
         assert await pause_schedule(session, "digest", paused=True)
-        assert (await evaluate(session)).changed == 0
+        assert (await evaluate(session)).rows_changed == 0
 
     async def test_a_resumed_one_does_not_make_up_for_it(self, session: Session) -> None:
         await add(session)
         await pause_schedule(session, "digest", paused=True)
         await pause_schedule(session, "digest", paused=False)
-        assert (await evaluate(session)).changed == 0
+        assert (await evaluate(session)).rows_changed == 0
         row = await show(session)
         assert not row.paused
         assert row.next_at is not None

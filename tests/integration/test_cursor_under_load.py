@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from awa_py import App, NewJob, Settings
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.store.claim import claim_jobs
 from awa_py.store.session import Session
 from awa_py.worker.claiming.cursor import SLACK
@@ -34,7 +34,7 @@ def app_with_work(database_url: str, *, lasts_s: float = 0) -> tuple[App, list[i
 class TestAnOldSnapshot:
     async def test_a_claim_by_the_cursor_touches_few_pages_and_one_from_zero_many(self, database: Database) -> None:
         jobs, batch = 20_000, 500
-        async with another_session(database, **STABLE_PLANS) as session, snapshot_held(database):
+        async with another_session(database, **STABLE_PLAN_SETTINGS) as session, snapshot_held(database):
             await insert(session, "ready", jobs)
             seen = 0
             while rows := await claim(session, limit=batch, above=max(0, seen - SLACK)):

@@ -13,8 +13,10 @@ import pytest
 
 from awa_py import DatabaseUnavailable, Settings
 from awa_py.db import migrations
-from awa_py.db.connections import Connection, Database, Schema
+from awa_py.db.database import Database
 from awa_py.db.migrations import Migration, all_migrations
+from awa_py.db.schema import Schema
+from awa_py.db.types import Connection
 from awa_py.doctor import CHECKS, Finding, Level, context, run_checks
 from awa_py.doctor.schema import snapshot
 from awa_py.store import election, queues, schedules

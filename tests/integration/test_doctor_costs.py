@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.store import catalog, waiting
 from awa_py.store.session import Session
 from tests.pages import Touched, undone
@@ -44,7 +44,7 @@ async def look(session: Session) -> None:
 
 
 async def test_only_the_heads_are_read_however_long_the_queues(database: Database) -> None:
-    async with another_session(database, **STABLE_PLANS) as session:
+    async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
         await fill(session)
         cost = await cost_of_a_look(session)
         # A look at 101 jobs of each queue and 25 of each priority, and the first thousand that run.

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from awa_py import App, ConfigError, InvalidArguments, InvalidJob, Job, NewJob, State, Unique
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import get_jobs
 from awa_py.store.maintenance import sweep_unique_keys

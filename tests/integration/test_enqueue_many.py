@@ -11,7 +11,8 @@ import pytest
 
 from awa_py import App, InvalidJob, NewJob, State, Unique
 from awa_py.db import migrations
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from awa_py.enqueue.enqueuer import MANY
 from awa_py.model.job import JobSpec
 from awa_py.store.copy import USUAL

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from awa_py import State
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.maintenance.rescue import GONE, GONE_LOOK_S, rescue_gone
 from awa_py.observability.metrics import Metrics
 from awa_py.store.election import record_election
@@ -80,10 +80,10 @@ async def test_many_go_back_in_batches_counted_as_other_rescues(holder: Session,
     worker = await killed(holder, session, jobs=700)
     metrics = Metrics()
     first = await rescue_gone(session, metrics=metrics)
-    assert (first.changed, first.again) == (500, True)
+    assert (first.rows_changed, first.has_more) == (500, True)
     assert await count(session.connection, "SELECT count(*) FROM awa.workers WHERE id = $1", worker.id) == 1
     second = await rescue_gone(session, metrics=metrics)
-    assert (second.changed, second.again) == (200, False)
+    assert (second.rows_changed, second.has_more) == (200, False)
     retried = metrics.registry.get_sample_value("awa_jobs_retried_total", {"queue": "default", "reason": "lost"})
     assert retried == 700
 
@@ -152,13 +152,13 @@ class TestNotGone:
 
 class TestThePace:
     async def test_it_comes_back_when_somebody_may_be_gone(self, session: Session) -> None:
-        assert (await rescue_gone(session, metrics=Metrics())).pause_s == GONE.total_seconds()
+        assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE.total_seconds()
         worker = info()
         began: datetime = await session.connection.fetchval("SELECT pg_postmaster_start_time()")
         await heartbeat_worker(session, worker, locked_on=began - seconds(1))
         await age(session, worker.id, 4)
-        pause_s = (await rescue_gone(session, metrics=Metrics())).pause_s
+        pause_s = (await rescue_gone(session, metrics=Metrics())).interval_s
         assert pause_s is not None
         assert 4 < pause_s <= 6
         await age(session, worker.id, 60)  # it is frozen: looked at now and then
-        assert (await rescue_gone(session, metrics=Metrics())).pause_s == GONE_LOOK_S
+        assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE_LOOK_S

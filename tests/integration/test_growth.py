@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from awa_py import NewJob, Settings, State
-from awa_py.db.connections import STABLE_PLANS, Database, Schema
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.schema import Schema
 from awa_py.enqueue.enqueuer import Enqueuer
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
@@ -47,7 +48,7 @@ JOBS = 100
 
 @pytest.fixture
 async def big(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
-    async with another_session(Database(big_url, Schema()), **STABLE_PLANS) as session:
+    async with another_session(Database(big_url, Schema()), **STABLE_PLAN_SETTINGS) as session:
         yield session
 
 
@@ -184,7 +185,7 @@ async def test_the_leaders_rounds_where_there_is_nothing_to_do(big: Session) -> 
 
 
 async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(database: Database) -> None:
-    async with another_session(database, **STABLE_PLANS) as leader:
+    async with another_session(database, **STABLE_PLAN_SETTINGS) as leader:
         day = "date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'"
         first, last = await leader.connection.fetchrow(  # type: ignore[misc]
             f"SELECT ({day} - interval '2 days')::text, ({day})::text"
@@ -220,7 +221,10 @@ async def test_claims_go_on_while_a_hundred_thousand_rows_move(
             assert len(await claim(session, limit=20)) == 20
             times_s.append(time.monotonic() - began)
 
-    async with another_session(database, **STABLE_PLANS) as leader, another_session(database, **STABLE_PLANS) as own:
+    async with (
+        another_session(database, **STABLE_PLAN_SETTINGS) as leader,
+        another_session(database, **STABLE_PLAN_SETTINGS) as own,
+    ):
         if name == "rescue":
             await insert_running(leader, total, silent_s=1000)
         else:

@@ -143,12 +143,12 @@ async def test_from_a_schedule(database_url: str, session: Session) -> None:
     async def work() -> None: ...
 
     await sync(session, app.registry.schedules)
-    assert (await sync(session, app.registry.schedules)).changed == 0
+    assert (await sync(session, app.registry.schedules)).rows_changed == 0
     triggered = await trigger_schedule(session, "tick")
     assert triggered is not None
     assert key_of(await look(session, triggered)) == ("one by one", 3, False)
     await session.connection.execute("UPDATE awa.cron SET effective_from = now() - interval '1 hour'")
-    assert (await evaluate(session)).changed == 1
+    assert (await evaluate(session)).rows_changed == 1
     rows = await session.connection.fetch("SELECT concurrency_key, concurrency_limit, ordered FROM awa.ready")
     assert {tuple(row) for row in rows} == {("one by one", 3, False)}
 

@@ -14,9 +14,10 @@ import pytest
 
 from awa_py import App
 from awa_py.db import migrations
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from awa_py.maintenance.election import Candidate
-from awa_py.maintenance.task import Batch
+from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
 from awa_py.store.election import LOCK_KEY, get_leader, lock_key
@@ -151,11 +152,11 @@ class TestElection:
         app = with_settings(database_url, replace(QUICK, leader_check_interval=seconds(0.3), leader_timeout=seconds(1)))
         frozen, thaw = threading.Event(), threading.Event()
 
-        async def freeze(*_: object) -> Batch:
+        async def freeze(*_: object) -> TaskResult:
             if not frozen.is_set():
                 frozen.set()
                 thaw.wait(30)  # the whole loop of this candidate stands still
-            return Batch()
+            return TaskResult()
 
         monkeypatch.setattr("awa_py.maintenance.tasks.Promotion.run", freeze)
         async with standing(app) as one:
@@ -203,7 +204,7 @@ class TestMaintenance:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        async def broken(_: Session) -> Batch:
+        async def broken(_: Session) -> TaskResult:
             raise RuntimeError("boom")
 
         monkeypatch.setattr("awa_py.maintenance.tasks.rescue_overdue", broken)

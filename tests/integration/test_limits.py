@@ -8,7 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from awa_py.db.connections import Database, Record, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
+from awa_py.db.types import Record
 from awa_py.store.claim import PRIORITIES, Note, claim_jobs, claim_limited_jobs, find_overlooked_jobs
 from awa_py.store.finish import complete_jobs, fail_attempts, release_jobs, snooze_jobs
 from awa_py.store.maintenance import promote_jobs

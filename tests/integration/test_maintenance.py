@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from awa_py import NewJob, Settings, State
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
@@ -124,15 +124,15 @@ class TestPromote:  # A13
                     await asyncio.sleep(0.01)
 
         async with (
-            another_session(database, **STABLE_PLANS) as leader,
-            another_session(database, **STABLE_PLANS) as own,
+            another_session(database, **STABLE_PLAN_SETTINGS) as leader,
+            another_session(database, **STABLE_PLAN_SETTINGS) as own,
         ):
             draining = asyncio.create_task(drain(own))
             batches = 0
             promotion = Promotion()
-            while (batch := await promotion.run(leader)).again:
+            while (batch := await promotion.run(leader)).has_more:
                 batches += 1
-                assert batch.changed == 1000
+                assert batch.rows_changed == 1000
             promoting.set()
             async with asyncio.timeout(60):
                 await draining
@@ -405,7 +405,7 @@ class TestCleanupOfCompletedJobs:
         assert await delete_completed_jobs(session, retention=DAY, limit=100) == 3
 
     async def test_five_thousand_rows_go_in_one_batch_and_quickly(self, database: Database) -> None:
-        async with another_session(database, statement_timeout="10000", **STABLE_PLANS) as leader:
+        async with another_session(database, statement_timeout="10000", **STABLE_PLAN_SETTINGS) as leader:
             await insert_completed(leader, 12_000, age_s=700)
             settings = Settings(completed_retention=seconds(600))
             assert await run_once(task("cleanup", settings), leader) == 12_000
@@ -475,8 +475,8 @@ class TestUnserved:  # F9
         metrics = Metrics()
         (job_id,) = await insert(session, "ready", kind="lost", run_at=ago(10))
         unserved = self.unserved(metrics)
-        assert (await unserved.run(session)).changed == 1
-        assert (await unserved.run(session)).changed == 0
+        assert (await unserved.run(session)).rows_changed == 1
+        assert (await unserved.run(session)).rows_changed == 0
         job = await look(session, job_id)
         assert (job.state, job.attempt) == (State.AVAILABLE, 0)
         assert [error["error"] for error in job.errors] == ["no handler registered for kind: lost"]
@@ -486,7 +486,7 @@ class TestUnserved:  # F9
     async def test_served_kinds_are_left_alone(self, session: Session) -> None:
         await heartbeat_worker(session, worker())
         await insert(session, "ready", run_at=ago(10))
-        assert (await self.unserved().run(session)).changed == 0
+        assert (await self.unserved().run(session)).rows_changed == 0
 
     async def test_a_worker_of_another_queue_or_kind_or_a_dead_one_does_not_serve(self, session: Session) -> None:
         await heartbeat_worker(session, worker(queue="other"))
@@ -497,11 +497,11 @@ class TestUnserved:  # F9
             "UPDATE awa.workers SET heartbeat_at = now() - interval '2 min' WHERE id = $1", dead.id
         )
         await insert(session, "ready", run_at=ago(10))
-        assert (await self.unserved().run(session)).changed == 1
+        assert (await self.unserved().run(session)).rows_changed == 1
 
     async def test_a_fresh_job_has_a_grace(self, session: Session) -> None:
         await insert(session, "ready", run_at=ago(1))
-        assert (await self.unserved().run(session)).changed == 0
+        assert (await self.unserved().run(session)).rows_changed == 0
 
     async def test_many_are_found_in_windows(self, session: Session) -> None:
         await insert(session, "ready", 1200, run_at=ago(10))
@@ -604,4 +604,4 @@ async def test_overdue_and_stale_at_once_counts_once(session: Session, database:
     cleanup = Cleanup(
         completed_retention=DAY, failed_retention=DAY, events_retention=DAY, rollup_retention=DAY, staleness=STALENESS
     )
-    assert (await cleanup.run(session)).changed == 0
+    assert (await cleanup.run(session)).rows_changed == 0

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from awa_py import App, Context, Fail, Retry
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from awa_py.maintenance.election import Candidate
 from awa_py.maintenance.queue_gauges import REST, QueueGauges
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale

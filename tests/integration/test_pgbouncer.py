@@ -9,8 +9,10 @@ import pytest
 
 from awa_py import App, ConfigError, SessionNotKept, State
 from awa_py.db import migrations
-from awa_py.db.connections import KEEPALIVE, STABLE_PLANS, Connection, Database, Schema
-from awa_py.db.pooler import PooledConnection, Pooling, pooling
+from awa_py.db.database import SERVER_KEEPALIVE_SETTINGS, STABLE_PLAN_SETTINGS, Database
+from awa_py.db.pooler import PooledConnection, PoolerMode, detect_pooler
+from awa_py.db.schema import Schema
+from awa_py.db.types import Connection
 from awa_py.enqueue.enqueuer import MANY
 from awa_py.store import election
 from awa_py.store.election import Leader
@@ -20,8 +22,9 @@ from tests.support import PATIENCE_S, QUICK, another_session, count, eventually,
 
 pytestmark = [pytest.mark.integration, needs_pgbouncer]
 
-# What PgBouncer is often told to swallow; it then connects, and the settings are gone.
-SWALLOWED = {"ignore_startup_parameters": ", ".join(["extra_float_digits", *KEEPALIVE, *STABLE_PLANS])}
+# PgBouncer is often configured to ignore these parameters: the connection succeeds, and the settings are lost.
+IGNORED_PARAMETERS = ["extra_float_digits", *SERVER_KEEPALIVE_SETTINGS, *STABLE_PLAN_SETTINGS]
+IGNORING = {"ignore_startup_parameters": ", ".join(IGNORED_PARAMETERS)}
 
 
 @pytest.fixture
@@ -39,25 +42,25 @@ def app(database_url: str, pooled: Bouncer) -> App:
 
 
 async def test_no_pooler_is_no_pooler(database_url: str) -> None:
-    assert await pooling(database_url) is Pooling.NONE
+    assert await detect_pooler(database_url) is PoolerMode.NONE
 
 
 @pytest.mark.parametrize("size", [1, 2, 20])
 @pytest.mark.parametrize("in_turn", ["0", "1"])
 async def test_a_transaction_pooler_is_told_by_what_it_does(database_url: str, size: int, in_turn: str) -> None:
     with bouncer(database_url, size=size, server_round_robin=in_turn) as pooled:
-        assert await pooling(pooled.url) is Pooling.TRANSACTION
+        assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
         async with asyncio.TaskGroup() as tasks:  # and while others are at work there too
             busy = [tasks.create_task(_keep_busy(pooled.url)) for _ in range(size)]
             for _ in range(3):
-                assert await pooling(pooled.url) is Pooling.TRANSACTION
+                assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
             for task in busy:
                 task.cancel()
 
 
 async def test_a_session_pooler_is_told_from_it(database_url: str) -> None:
     with bouncer(database_url, mode="session", size=5) as pooled:
-        assert await pooling(pooled.url) is Pooling.SESSION
+        assert await detect_pooler(pooled.url) is PoolerMode.SESSION
 
 
 async def _keep_busy(url: str) -> None:
@@ -72,7 +75,7 @@ async def _keep_busy(url: str) -> None:
 # The mistake.
 
 
-@pytest.mark.parametrize("more", [{}, SWALLOWED], ids=["refused", "swallowed"])
+@pytest.mark.parametrize("more", [{}, IGNORING], ids=["refused", "swallowed"])
 async def test_a_session_through_a_transaction_pooler_is_refused_with_a_sentence(
     database_url: str, more: dict[str, Any]
 ) -> None:
@@ -99,14 +102,14 @@ async def test_two_urls_of_different_databases_are_refused(pooled: Bouncer, fres
 async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str) -> None:
     with bouncer(database_url, size=1) as pooled:
         with pytest.raises(SessionNotKept):
-            await Database(pooled.url, Schema()).connect("test", STABLE_PLANS)
+            await Database(pooled.url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
         async with App(pooled.url) as app, app.pool.acquire() as connection:
             assert await connection.fetchval("SHOW enable_seqscan") == "on"
 
 
 async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
     with bouncer(database_url, mode="session", size=40) as pooled:
-        connection = await Database(pooled.url, Schema()).connect("test", STABLE_PLANS)
+        connection = await Database(pooled.url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
         assert await connection.fetchval("SHOW enable_seqscan") == "off"
         assert await connection.fetchval("SHOW tcp_keepalives_idle") in ("5", "0")  # 0: a socket of the same machine
         await connection.close()

@@ -14,7 +14,9 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from awa_py.db.connections import STABLE_PLANS, Database, OwnConnection, Schema
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.schema import Schema
+from awa_py.db.types import DedicatedConnection
 from awa_py.store.finish import fail_attempts
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, insert_running
@@ -119,13 +121,13 @@ async def run(url: str, *commands: str) -> None:
 
 
 @pytest.fixture
-async def big(big_url: str) -> AsyncIterator[OwnConnection]:
-    connection = await Database(big_url, Schema()).connect("test", STABLE_PLANS)
+async def big(big_url: str) -> AsyncIterator[DedicatedConnection]:
+    connection = await Database(big_url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
     yield connection
     await connection.close()
 
 
-async def plan(connection: OwnConnection, name: str, values: str, *, generic: bool = False) -> Node:
+async def plan(connection: DedicatedConnection, name: str, values: str, *, generic: bool = False) -> Node:
     """The plan of a statement, for these values or, as a prepared statement has it in the end, for any."""
     mode = "force_generic_plan" if generic else "force_custom_plan"
     await connection.execute(f"SET plan_cache_mode = {mode}")
@@ -174,30 +176,30 @@ def sorted_tables(root: Node) -> set[str]:
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 class TestSteadyPlans:
-    async def test_the_claim(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_claim(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "claim_jobs", CLAIM, generic=generic)
         assert sorted(scans(root, "ready")) == CLAIM_SCANS
         assert "ready" not in sorted_tables(root)
 
     @pytest.mark.parametrize("since", ["NULL", "now() - interval '1 s'"])
-    async def test_the_promotion(self, big: OwnConnection, generic: bool, since: str) -> None:
+    async def test_the_promotion(self, big: DedicatedConnection, generic: bool, since: str) -> None:
         root = await plan(big, "promote_jobs", f"1000, {since}", generic=generic)
         found = scans(root, "scheduled")
         assert ("Tid Scan", None) in found
         assert {index for kind, index in found if kind != "Tid Scan"} == {"scheduled_run_at"}
         assert "scheduled" not in sorted_tables(root)
 
-    async def test_the_rescue_of_stale_jobs(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_rescue_of_stale_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "rescue_stale_jobs", "'90 seconds', 500", generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_attempted_at")]
         assert "running" not in sorted_tables(root)
 
-    async def test_the_rescue_of_overdue_jobs(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_rescue_of_overdue_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "rescue_overdue_jobs", "500", generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_deadline_at")]
         assert "running" not in sorted_tables(root)
 
-    async def test_the_end_of_expired_jobs(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_end_of_expired_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "fail_expired_jobs", "500", generic=generic)
         assert sorted(scans(root, "ready")) == [("Index Scan", "ready_expires_at"), ("Tid Scan", None)]
         assert sorted(scans(root, "scheduled")) == [("Index Scan", "scheduled_expires_at"), ("Tid Scan", None)]
@@ -216,15 +218,15 @@ class TestSteadyPlans:
             ("list_cancel_requests", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
         ],
     )
-    async def test_whatever_goes_by_id(self, big: OwnConnection, generic: bool, name: str, values: str) -> None:
+    async def test_whatever_goes_by_id(self, big: DedicatedConnection, generic: bool, name: str, values: str) -> None:
         root = await plan(big, name, values, generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_pkey")]
 
-    async def test_the_look_at_many_queues(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_look_at_many_queues(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "has_ready_jobs", "'{q1,q2,q9}', '{work}'", generic=generic)
         assert sorted(scans(root, "ready")) == [("Index Scan", "ready_keys"), ("Index Scan", "ready_order")]
 
-    async def test_the_aging_of_what_waits(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_aging_of_what_waits(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "age_jobs", "'', 500, '5 m', 100", generic=generic)
         assert {kind for kind, _ in scans(root, "ready")} <= {"Index Scan", "Index Only Scan", "Tid Scan"}
         used = {index for _, index in scans(root, "ready")}
@@ -232,7 +234,7 @@ class TestSteadyPlans:
         assert used <= {"ready_order", "ready_keyed_order", "ready_keys", None}  # from queue to queue, any will do
         assert "ready" not in sorted_tables(root)
 
-    async def test_the_look_for_unserved_jobs(self, big: OwnConnection, generic: bool) -> None:
+    async def test_the_look_for_unserved_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "mark_unserved_jobs", "'', 0, 0, 500, '90 s', '5 s'", generic=generic)
         by_index = [("Index Scan", "ready_keys"), ("Index Scan", "ready_order")]
         assert sorted(scans(root, "ready")) == [*by_index, ("Tid Scan", None)]
@@ -250,7 +252,7 @@ async def test_the_claim_is_as_good_with_default_settings(big_url: str, generic:
     assert "ready" not in sorted_tables(root)
 
 
-async def test_a_million_jobs_are_claimed_as_quickly_as_ten(big: OwnConnection) -> None:
+async def test_a_million_jobs_are_claimed_as_quickly_as_ten(big: DedicatedConnection) -> None:
     """By what it touches, not by the clock: a claim of ten reads few pages, however many wait behind them."""
     async with big.transaction():
         text = statement("claim_jobs", Schema())
@@ -281,7 +283,7 @@ async def test_what_was_empty_once_is_not_gone_through_for_each_job(
     database: Database, name: str, generic: bool
 ) -> None:
     """Vacuum has seen an empty table, and notes it: a plan that is made then must be good for a full one too."""
-    connection = await database.connect("test", STABLE_PLANS)
+    connection = await database.connect("test", STABLE_PLAN_SETTINGS)
     try:
         await connection.execute(
             "INSERT INTO awa.running (kind, lease, attempt, worker_id) "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance.promote import BATCH, Promotion
 from awa_py.maintenance.task import Task, run_once
 from awa_py.store.maintenance import promote_jobs_since
@@ -34,13 +34,13 @@ async def walked(session: Session, promotion: Promotion | None) -> int:
 
 async def test_promoted_jobs_are_not_walked_over_again(database: Database) -> None:
     promotion = Promotion()
-    async with another_session(database, **STABLE_PLANS) as leader, snapshot_held(database):
+    async with another_session(database, **STABLE_PLAN_SETTINGS) as leader, snapshot_held(database):
         await insert_due(leader, 20_000, for_s=600)
         for _ in range(10):
-            assert (await promotion.run(leader)).changed == BATCH
+            assert (await promotion.run(leader)).rows_changed == BATCH
         early = await walked(leader, promotion)
         for _ in range(10):
-            assert (await promotion.run(leader)).changed == BATCH
+            assert (await promotion.run(leader)).rows_changed == BATCH
         late, from_zero = await walked(leader, promotion), await walked(leader, None)
         print(
             f"pages: {early} in the middle, with a batch to promote; {late} at the end; {from_zero} from the beginning"
@@ -63,10 +63,10 @@ async def test_all_batches_of_a_backlog_cost_the_same(database: Database) -> Non
             "WHERE relname = 'scheduled'",
         )
 
-    async with another_session(database, **STABLE_PLANS) as leader, snapshot_held(database):
+    async with another_session(database, **STABLE_PLAN_SETTINGS) as leader, snapshot_held(database):
         await insert_due(leader, 40_000, for_s=600)
         before = await read(leader)
-        while (await promotion.run(leader)).again:
+        while (await promotion.run(leader)).has_more:
             after = await read(leader)
             costs.append(after - before)
             before = after
@@ -84,19 +84,19 @@ async def test_a_job_that_is_committed_late_below_the_floor_is_promoted_too(data
         await late.start()
         await insert(producer, "scheduled", 2_500, state="scheduled", run_at=ago(100))
         await insert_due(leader, 2 * BATCH, for_s=50)
-        while (await promotion.run(leader)).again:
+        while (await promotion.run(leader)).has_more:
             pass
         assert await states(leader) == {"available": 2 * BATCH}
         await late.commit()
         batch = await promotion.run(leader)
-        if not batch.changed:  # the short scan found nothing, and asks for a full one soon
-            assert batch.next_s is not None
-            assert batch.next_s < 5
+        if not batch.rows_changed:  # the short scan found nothing, and asks for a full one soon
+            assert batch.next_due_s is not None
+            assert batch.next_due_s < 5
             promotion.floor._rest_until = 0.0
             batch = await promotion.run(leader)
-        assert (batch.changed, batch.again) == (BATCH, True)
-        assert (await promotion.run(leader)).changed == BATCH  # and the rest of them does not wait for the next
-        assert (await promotion.run(leader)).changed == 500
+        assert (batch.rows_changed, batch.has_more) == (BATCH, True)
+        assert (await promotion.run(leader)).rows_changed == BATCH  # and the rest of them does not wait for the next
+        assert (await promotion.run(leader)).rows_changed == 500
 
 
 async def test_jobs_of_the_last_second_are_looked_at_again(database: Database) -> None:
@@ -107,11 +107,11 @@ async def test_jobs_of_the_last_second_are_looked_at_again(database: Database) -
         await late.start()
         await insert(producer, "scheduled", 1, state="scheduled", run_at=ago(0))
         await insert(leader, "scheduled", 1, state="scheduled", run_at=ago(0))
-        while not (await promotion.run(leader)).changed:
+        while not (await promotion.run(leader)).rows_changed:
             pass
         await late.commit()
         promotion.floor._full_due = promotion.floor._rest_until = float("inf")
-        assert (await promotion.run(leader)).changed == 1
+        assert (await promotion.run(leader)).rows_changed == 1
 
 
 async def test_once_means_everything(database: Database) -> None:

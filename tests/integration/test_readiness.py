@@ -3,7 +3,8 @@
 import asyncio
 
 from awa_py import App
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from tests.support import QUICK, eventually, working
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from awa_py import App
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rebalance
 from awa_py.maintenance.rebalance import NO_LIMITS_PAUSE_S, Rebalance
 from awa_py.maintenance.task import run_once
@@ -55,9 +55,9 @@ class TestShares:  # F6
     async def test_ten_over_three_are_four_three_three(self, session: Session) -> None:
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[2], IDS[0], IDS[1])
-        assert (await Rebalance().run(session)).changed == 3
+        assert (await Rebalance().run(session)).rows_changed == 3
         assert await slots(session) == {1: 4, 2: 3, 3: 3}
-        assert (await Rebalance().run(session)).changed == 0
+        assert (await Rebalance().run(session)).rows_changed == 0
 
     async def test_nobody_has_more_than_its_own_limit_and_the_others_get_the_rest(self, session: Session) -> None:
         await insert_queue(session, "email", max_workers=10)
@@ -92,8 +92,8 @@ class TestShares:  # F6
         assert (await slots(session), await slots(session, "other")) == ({1: 10}, {})
         await session.connection.execute("UPDATE awa.queues SET max_workers = NULL")
         batch = await Rebalance().run(session)
-        assert (batch.changed, await slots(session)) == (1, {})
-        assert (await Rebalance().run(session)).pause_s == NO_LIMITS_PAUSE_S
+        assert (batch.rows_changed, await slots(session)) == (1, {})
+        assert (await Rebalance().run(session)).interval_s == NO_LIMITS_PAUSE_S
 
     async def test_only_what_changes_is_written_and_those_workers_are_told(
         self, session: Session, database: Database
@@ -106,7 +106,7 @@ class TestShares:  # F6
         async with another_session(database) as other:
             await other.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
             await register(session, IDS[2], queue="b")
-            assert (await Rebalance().run(session)).changed == 2
+            assert (await Rebalance().run(session)).rows_changed == 2
             await eventually(lambda: heard)
         assert heard == ["queues:b"]
         assert (await slots(session, "a"), await slots(session, "b")) == ({1: 4}, {2: 2, 3: 2})
@@ -118,7 +118,7 @@ class TestShares:  # F6
     async def test_two_leaders_agree(self, session: Session, database: Database) -> None:
         await insert_queue(session, "email", max_workers=10)
         await register(session, *IDS[:3])
-        async with another_session(database, **STABLE_PLANS) as other:
+        async with another_session(database, **STABLE_PLAN_SETTINGS) as other:
             await asyncio.gather(*(Rebalance().run(each) for each in (session, other)))
         assert await slots(session) == {1: 4, 2: 3, 3: 3}
 
@@ -144,10 +144,10 @@ class TestJobsThatWereClaimedBefore:
         await register(session, IDS[0])
         await insert_running(session, 5, queue="email")
         task = Rebalance()
-        assert (await task.run(session)).changed == 6
+        assert (await task.run(session)).rows_changed == 6
         await insert_running(session, 2, queue="email")  # its claim was under way
-        assert (await task.run(session)).changed == 2
-        assert (await task.run(session)).changed == 0
+        assert (await task.run(session)).rows_changed == 2
+        assert (await task.run(session)).rows_changed == 0
 
     async def test_later_they_are_looked_for_now_and_then(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -158,9 +158,9 @@ class TestJobsThatWereClaimedBefore:
         task = Rebalance()
         await task.run(session)
         await insert_running(session, queue="email")
-        assert (await task.run(session)).changed == 0
+        assert (await task.run(session)).rows_changed == 0
         task.next_count = 0.0
-        assert (await task.run(session)).changed == 1
+        assert (await task.run(session)).rows_changed == 1
 
     async def test_a_row_that_somebody_writes_is_not_waited_for(self, session: Session, database: Database) -> None:
         await insert_queue(session, "email", max_workers=10)

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from awa_py import App, Context, State, WorkerName
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store import queues
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
 from awa_py.store.queues import WorkerRow, command_workers, list_workers, pause_queue
@@ -273,7 +273,7 @@ class TestAWorker:
         seen: list[Directives] = []
         monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
         if deaf:
-            monkeypatch.setattr("awa_py.db.listener.Listener._on_notification", lambda *_: None)
+            monkeypatch.setattr("awa_py.db.listener.Listener._handle_payload", lambda *_: None)
         async with app, working(app, ["email"]):
             await eventually(lambda: seen)
             await pause_queue(session, "email", paused=True)
@@ -306,7 +306,7 @@ class TestAWorker:
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch, deaf: bool
     ) -> None:
         if deaf:
-            monkeypatch.setattr("awa_py.db.listener.Listener._on_notification", lambda *_: None)
+            monkeypatch.setattr("awa_py.db.listener.Listener._handle_payload", lambda *_: None)
         gate = Gate()
 
         @app.job

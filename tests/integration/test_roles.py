@@ -9,8 +9,9 @@ import pytest
 
 from awa_py import App, Context, NotPermitted, Retry, SchemaError, State
 from awa_py.db import migrations
-from awa_py.db.connections import STABLE_PLANS, Connection, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.migrations import Migration, all_migrations
+from awa_py.db.types import Connection
 from awa_py.enqueue.enqueuer import MANY
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.maintenance.task import run_once
@@ -315,7 +316,7 @@ async def test_a_worker_and_leader_live_their_whole_life(installed: Installation
 
 async def test_every_task_of_the_leader_runs_as_a_worker(installed: Installation) -> None:
     worker = await installed.login("worker")
-    async with another_session(worker, **STABLE_PLANS) as session:
+    async with another_session(worker, **STABLE_PLAN_SETTINGS) as session:
         for task in all_tasks(QUICK, [], Metrics()):
             await run_once(task, session)
 

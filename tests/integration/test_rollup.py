@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from awa_py import Settings
-from awa_py.db.connections import STABLE_PLANS, Database
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rollup
 from awa_py.maintenance.rollup import AGAIN, CATCH_UP, MINUTE, RollUp
-from awa_py.maintenance.task import Batch, Task, run_once
+from awa_py.maintenance.task import Task, TaskResult, run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.latency_histogram import merge, percentile
 from awa_py.observability.metrics import Metrics
@@ -99,11 +99,11 @@ class TestBuckets:  # F16
         for n in range(5):
             await ended(session, minute - n * MINUTE)
         task = RollUp(RETENTION)
-        while (await task.run(session)).again:
+        while (await task.run(session)).has_more:
             pass
         for n in range(5):  # these were committed late
             await ended(session, minute - n * MINUTE)
-        assert await task.run(session) == Batch(AGAIN)
+        assert await task.run(session) == TaskResult(AGAIN)
         assert [bucket.completed for bucket in await rolled(session)] == [1, 1, 2, 2, 2]
 
     async def test_what_has_been_deleted_meanwhile_is_not_taken_back(self, session: Session) -> None:
@@ -162,10 +162,10 @@ class TestPause:  # F16
     async def test_it_begins_with_few_minutes_and_takes_more_where_that_is_quick(self, session: Session) -> None:
         task = RollUp(RETENTION)
         batches = 1
-        while (await task.run(session)).again:
+        while (await task.run(session)).has_more:
             batches += 1
         assert batches < 15
-        assert (await task.run(session)).again is False  # from now on, the last three at once
+        assert (await task.run(session)).has_more is False  # from now on, the last three at once
 
     async def test_what_takes_too_long_is_cut_into_minutes(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
@@ -176,10 +176,10 @@ class TestPause:  # F16
             await ended(session, minute - n * MINUTE)
         task = RollUp(RETENTION)
         written = 0
-        while (batch := await task.run(session)).again:
-            written += batch.changed
+        while (batch := await task.run(session)).has_more:
+            written += batch.rows_changed
         assert task.minutes == 1
-        assert written + batch.changed == 10
+        assert written + batch.rows_changed == 10
 
 
 class TestRetention:
@@ -258,7 +258,7 @@ async def test_an_attempt_that_never_was_has_no_length(session: Session) -> None
 
 async def test_three_minutes_of_a_long_day_are_found_without_reading_the_day(database: Database) -> None:
     """With what the leader's session has switched off, too. Vacuum has been there, as it is after so many rows."""
-    async with another_session(database, **STABLE_PLANS) as leader:
+    async with another_session(database, **STABLE_PLAN_SETTINGS) as leader:
         minute = await this_minute(leader)
         await leader.connection.execute(
             "INSERT INTO awa.completed (kind, queue, worker_id, attempt, lease, run_at, attempted_at, finalized_at) "

@@ -118,7 +118,7 @@ async def test_from_a_schedule(database_url: str, session: Session) -> None:
         await session.connection.execute(
             "UPDATE awa.cron SET effective_from = now() - interval '1 hour', last_enqueued_at = NULL, next_at = NULL"
         )
-        assert (await evaluate(session)).changed == 2
+        assert (await evaluate(session)).rows_changed == 2
         return {row[0]: row[1] for row in await session.connection.fetch("SELECT kind, queue FROM awa.ready")}
 
     assert await fire() == {"gh_sync": "gh", "gh_own": "own"}

@@ -9,7 +9,8 @@ import pytest
 import awa_py.store
 from awa_py import NewJob, State
 from awa_py.db import migrations
-from awa_py.db.connections import STABLE_PLANS, Database, Schema
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.schema import Schema
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
@@ -30,7 +31,7 @@ def test_there_are_statements() -> None:
     assert "claim_jobs" in NAMES
 
 
-@pytest.mark.parametrize("settings", [{}, STABLE_PLANS], ids=["default", "steady"])
+@pytest.mark.parametrize("settings", [{}, STABLE_PLAN_SETTINGS], ids=["default", "steady"])
 async def test_every_statement_prepares(database: Database, settings: dict[str, str]) -> None:
     async with another_session(database, **settings) as session:
         for name in NAMES:

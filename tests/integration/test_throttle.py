@@ -8,7 +8,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, State
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store.finish import Rest, throttle_jobs
 from awa_py.store.jobs import cancel_jobs
 from awa_py.store.maintenance import promote_jobs, rescue_stale_jobs

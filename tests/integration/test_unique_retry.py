@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, State, Unique
-from awa_py.db.connections import Database
+from awa_py.db.database import Database
 from awa_py.store import bulk
 from awa_py.store.bulk import Selection
 from awa_py.store.finish import complete_jobs

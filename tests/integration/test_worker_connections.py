@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from awa_py import App, Context
-from awa_py.db.connections import OwnConnection
+from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
 from tests.support import (
     QUICK,
@@ -34,7 +34,7 @@ class TestConnections:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """No connection ends: somebody in between, who has lost the server, goes on taking what is sent."""
-        monkeypatch.setattr("awa_py.db.connections.ANSWER_S", 2.0)
+        monkeypatch.setattr("awa_py.db.reconnecting.COMMAND_TIMEOUT_S", 2.0)
         async with counted(database_url) as (url, wire):
             app = with_settings(url, replace(QUICK, heartbeat_interval=seconds(1), heartbeat_staleness=seconds(6)))
 
@@ -49,7 +49,7 @@ class TestConnections:
                 job = await outside.enqueue("work")
                 await outside.result(job.id, timeout="60s")
 
-    async def test_our_own_system_notices_a_server_that_is_gone(self, connection: OwnConnection) -> None:
+    async def test_our_own_system_notices_a_server_that_is_gone(self, connection: DedicatedConnection) -> None:
         """One that was cut off sends no end: the kernel asks for it, and gives up after 15 s."""
         opened: socket.socket = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
         if opened.family == socket.AF_UNIX:

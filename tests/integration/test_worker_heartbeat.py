@@ -8,7 +8,9 @@ from functools import partial
 import pytest
 
 from awa_py import App, Context, State
-from awa_py.db.connections import Database, OwnConnection, ReconnectingConnection
+from awa_py.db.database import Database
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.types import DedicatedConnection
 from awa_py.store.heartbeat import renew_leases
 from awa_py.store.maintenance import rescue_overdue_jobs
 from awa_py.store.queues import set_queue
@@ -73,7 +75,7 @@ class TestHeartbeat:
         gate = Gate()
 
         class LateLink(ReconnectingConnection):
-            async def get(self) -> OwnConnection:
+            async def get(self) -> DedicatedConnection:
                 await eventually(gate.started.is_set)
                 return await super().get()
 

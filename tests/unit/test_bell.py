@@ -8,7 +8,7 @@ from tests.clock import Clock
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().qualify(monkeypatch, "awa_py.worker.wakeups")
+    return Clock().install(monkeypatch, "awa_py.worker.wakeups")
 
 
 def pass_window(clock: Clock, bell: Wakeups, *, jobs: float = 0, rings: float = 0) -> None:

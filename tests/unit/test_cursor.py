@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.worker.claiming.cursor import FULL_SCAN_INTERVAL_S, FULL_SCAN_SHARE, SLACK, Cursor
 
 EVERYWHERE = [0, 0, 0, 0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from awa_py import Settings
-from awa_py.db.connections import Schema
+from awa_py.db.schema import Schema
 from awa_py.doctor import CHECKS, Level
 from awa_py.doctor.finding import Findings
 from awa_py.doctor.server import evaluate_connections, evaluate_settings

@@ -18,7 +18,7 @@ from tests.clock import Clock
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock().qualify(monkeypatch, "awa_py.worker.prefetch")
+    return Clock().install(monkeypatch, "awa_py.worker.prefetch")
 
 
 def run(pace: Prefetch, clock: Clock, *, rate: float, windows: int = 5) -> None:

@@ -9,7 +9,7 @@ the time.
 
 from collections.abc import Collection, Sequence
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.store.claim import PRIORITIES
 
 SLACK = 1_000

@@ -11,13 +11,17 @@ from uuid import UUID
 import asyncpg
 
 from awa_py.background import wait_for_event
-from awa_py.db.connections import CONNECTION_LOST, ReconnectingConnection, Record, Schema, describe
+from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.db.schema import Schema
+from awa_py.db.types import Record
 from awa_py.model.registry import Registry
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.store import claim, heartbeat, maintenance
 from awa_py.store.claim import WAITED_S
 from awa_py.store.session import Session
+from awa_py.text import describe
 from awa_py.worker.claimed_job import ClaimedJob, StopReason
 from awa_py.worker.claiming.cursor import Cursor
 from awa_py.worker.claiming.prospects import Prospects

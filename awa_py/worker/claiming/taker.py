@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from awa_py.db.connections import Record
+from awa_py.db.types import Record
 from awa_py.store import claim
 from awa_py.store.session import Session
 from awa_py.worker.claiming.cursor import SLACK, Cursor

@@ -7,7 +7,8 @@ from typing import Any
 
 import awa_py as awa
 from awa_py.db import migrations
-from awa_py.db.connections import Database, Schema
+from awa_py.db.database import Database
+from awa_py.db.schema import Schema
 from tests.bench.peers.kit.contender import Client, Contender, OnStart
 from tests.bench.peers.kit.main import main
 

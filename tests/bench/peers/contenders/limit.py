@@ -17,7 +17,8 @@ import asyncpg
 import uvloop
 
 from awa_py.db import migrations
-from awa_py.db.connections import STABLE_PLANS, Database, Schema
+from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.schema import Schema
 from tests.bench.peers.kit.database import connected, pinned_snapshot, settle, wal_position
 from tests.bench.peers.kit.statistics import thirds
 
@@ -65,8 +66,8 @@ async def drain(url: str, *, jobs: int, pinned: bool = False) -> dict[str, Any]:
         if pinned:
             await stack.enter_async_context(pinned_snapshot(url))
         carried = await admin.fetchval(CARRIED)
-        claimer = await asyncpg.connect(url, server_settings={**STABLE_PLANS, "synchronous_commit": "off"})
-        completer = await asyncpg.connect(url, server_settings=STABLE_PLANS)
+        claimer = await asyncpg.connect(url, server_settings={**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"})
+        completer = await asyncpg.connect(url, server_settings=STABLE_PLAN_SETTINGS)
         before = await wal_position(admin)
         claims_ns: list[int] = []
         claimed: asyncio.Queue[list[Any]] = asyncio.Queue(BATCHES_AHEAD)

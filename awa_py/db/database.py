@@ -1,0 +1,152 @@
+"""The database that holds the jobs: how connections to it are opened and which settings their sessions have."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
+from awa_py.db.pooler import CONNECT_TIMEOUT_S, PoolerMode, SessionlessConnector, detect_pooler
+from awa_py.db.schema import Schema
+from awa_py.db.types import DedicatedConnection, Pool
+from awa_py.errors import ConfigError, DatabaseUnavailable, SessionNotKept
+from awa_py.text import describe
+
+logger = logging.getLogger("awa.db")
+
+CLOSE_TIMEOUT_S = 2.0
+
+# Our tables change size by orders of magnitude within seconds. A prepared statement may keep a plan that was made for
+# an empty table and is a disaster on a full one. Sessions with these settings always use the index.
+STABLE_PLAN_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",  # planning for each set of values costs more than running the plan
+}
+# After waiting for a lock, a statement must see what the previous holder committed, whatever the database's default is.
+ISOLATION_SETTINGS = {"default_transaction_isolation": "read committed"}
+# PostgreSQL notices a client that vanished without closing its connection, and releases its locks.
+SERVER_KEEPALIVE_SETTINGS = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+# The client notices a server that vanished. Without this, a statement would wait many minutes for its answer.
+CLIENT_KEEPALIVE_OPTIONS = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The location of the jobs. If `url` leads through a pooler, `direct_url` leads past it."""
+
+    url: str = field(repr=False)
+    schema: Schema
+    direct_url: str | None = field(default=None, repr=False)
+
+    async def connect(
+        self, purpose: str, settings: Mapping[str, str] | None = None, *, command_timeout_s: float | None = None
+    ) -> DedicatedConnection:
+        """Open a session, shown as `awa PURPOSE` in pg_stat_activity.
+
+        Raise SessionNotKept if a pooler would not let the connection keep its session. `command_timeout_s` limits the
+        wait for each answer; None waits forever.
+        """
+        connection = await asyncpg.connect(
+            self.direct_url or self.url,
+            timeout=CONNECT_TIMEOUT_S,
+            command_timeout=command_timeout_s,
+            server_settings={"application_name": f"awa {purpose}"},
+        )
+        _enable_tcp_keepalive(connection)
+        try:
+            all_settings = {**ISOLATION_SETTINGS, **SERVER_KEEPALIVE_SETTINGS, **(settings or {})}
+            await self._apply_settings(connection, all_settings)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _apply_settings(self, connection: DedicatedConnection, settings: Mapping[str, str]) -> None:
+        # Not as startup parameters: poolers refuse or forget them. And only once the session is known to be ours: a
+        # pooler reports a made-up backend PID, and may give the session with our settings to another client.
+        calls = ", ".join(f"set_config({_literal(name)}, {_literal(value)}, false)" for name, value in settings.items())
+        only_if_direct = f"SELECT {calls} WHERE pg_backend_pid() = {connection.get_server_pid()}"
+        if await connection.execute(only_if_direct, timeout=CONNECT_TIMEOUT_S) == "SELECT 1":
+            return
+        if await detect_pooler(self.direct_url or self.url) is PoolerMode.TRANSACTION:
+            raise _session_not_kept(self.direct_url is not None)
+        await connection.execute(f"SELECT {calls}", timeout=CONNECT_TIMEOUT_S)
+
+    async def check_direct_url(self, connection: DedicatedConnection) -> None:
+        """Raise ConfigError if the two URLs lead to different databases: workers would never see the enqueued jobs.
+
+        `connection` is one that was opened with the direct URL.
+        """
+        if self.direct_url is None:
+            return
+        identity = "SELECT current_database(), pg_postmaster_start_time()"
+        try:
+            pooled = await self._sessionless_connector().connect("awa registry")
+        except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
+            logger.warning("cannot connect through the pooler: %s", describe(error))
+            return
+        try:
+            same = await pooled.fetchrow(identity) == await connection.fetchrow(identity)
+        finally:
+            await pooled.close(timeout=CLOSE_TIMEOUT_S)
+        if not same:
+            raise ConfigError(
+                "AWA_DIRECT_URL leads to another database than AWA_DATABASE_URL: both must lead to the same one"
+            )
+
+    async def connect_sessionless(self, purpose: str) -> DedicatedConnection:
+        """Open a connection that works through any pooler, for callers that rely on no session state.
+
+        Raise DatabaseUnavailable, with the reason, if that fails.
+        """
+        try:
+            return await self._sessionless_connector().connect(f"awa {purpose}")
+        except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
+            raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+
+    def pool(self, *, max_size: int) -> Pool:
+        """Return a pool that opens sessionless connections on demand."""
+        connector = self._sessionless_connector()
+
+        async def connect(*_: object, **__: object) -> DedicatedConnection:
+            return await connector.connect("awa client")
+
+        return asyncpg.create_pool(min_size=0, max_size=max_size, connect=connect)
+
+    def _sessionless_connector(self) -> SessionlessConnector:
+        return SessionlessConnector(self.url, SERVER_KEEPALIVE_SETTINGS, is_pooled=True if self.direct_url else None)
+
+
+def _enable_tcp_keepalive(connection: DedicatedConnection) -> None:
+    transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # asyncpg has no public access
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in CLIENT_KEEPALIVE_OPTIONS.items():
+        if hasattr(socket, name):  # not every platform has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _session_not_kept(has_direct_url: bool) -> SessionNotKept:
+    subject = "AWA_DIRECT_URL" if has_direct_url else "the database's URL"
+    remedy = "it" if has_direct_url else "set AWA_DIRECT_URL (--direct-url), which"
+    return SessionNotKept(
+        f"{subject} leads through a pooler in transaction mode, which keeps no session and so no lock, LISTEN or "
+        f"setting: {remedy} must lead to PostgreSQL itself"
+    )

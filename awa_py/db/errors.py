@@ -1,0 +1,51 @@
+"""Which database errors mean that a connection is lost or refused, and how a missing privilege is reported."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import asyncpg
+
+from awa_py.db.schema import Schema
+from awa_py.errors import NotPermitted
+from awa_py.text import describe
+
+# The session is gone or useless (e.g. on a demoted primary). A new one may work.
+CONNECTION_LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+# The server rejected the login. A retry gets the same answer until the configuration changes.
+CONNECTION_REFUSED = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.ClientConfigurationError,
+)
+
+
+@contextmanager
+def translate_permission_errors(schema: Schema) -> Iterator[None]:
+    """Turn PostgreSQL's "permission denied" into a NotPermitted that names the role to grant."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise not_permitted(error, schema) from error
+
+
+def not_permitted(error: asyncpg.InsufficientPrivilegeError, schema: Schema) -> NotPermitted:
+    """Build the NotPermitted for a "permission denied" of PostgreSQL."""
+    name = schema.name
+    return NotPermitted(
+        f'{describe(error)}: the login needs the role "{name}_reader" to look, "{name}_producer" to enqueue, '
+        f'"{name}_worker" to work or to change something (GRANT it; `awa migrate --roles` makes them)'
+    )
