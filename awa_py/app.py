@@ -68,13 +68,13 @@ class JobDefinition(Generic[P, R]):
         handler, settings, routes = self._handler, self._app.settings, self._app.registry.routes
         if self._options.unique is not None:
             given = handler.signature.dump(args, kwargs)
-            return self._options.new_job(handler.kind, given, settings, routes.queue_of(handler.kind))
+            return self._options.new_job(handler.kind, given, settings, routes.queue_for(handler.kind))
         args_json = handler.signature.write(args, kwargs, handler.kind, settings.max_args_bytes)
         if self._spec is None or self._routes is not routes:  # checked once for all jobs that are made here
-            self._spec = self._options.spec(handler.kind, settings, routes.queue_of(handler.kind))
+            self._spec = self._options.spec(handler.kind, settings, routes.queue_for(handler.kind))
             self._key = self._options.key_template(handler.kind)
             self._routes = routes
-        return NewJob.on(self._spec, args_json, None, None if self._key is None else self._key.fill(args_json))
+        return NewJob.from_spec(self._spec, args_json, None, None if self._key is None else self._key.fill(args_json))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueues the job; `is_new` is False where another one holds its unique key, and then that one is returned."""
@@ -153,7 +153,7 @@ class App(Client):
         batching = _batching(batch, linger)
 
         def declare(function: Callable[..., Any]) -> JobDefinition[..., Any]:
-            handler = Handler.of(kind or function.__name__, function, batching)
+            handler = Handler.from_function(kind or function.__name__, function, batching)
             _check_options(handler.kind, options)
             defaults = Options(**options)
             timeout = _checked(handler, defaults, self.settings).timeout
@@ -173,7 +173,7 @@ class App(Client):
         The kind itself goes before its beginnings, and a longer one before a shorter; what an operator set with
         `awa route` goes before all of them. It counts for jobs that were declared before, too.
         """
-        self.registry.routes = self.registry.routes.adding(pattern, queue)
+        self.registry.routes = self.registry.routes.with_route(pattern, queue)
 
     def cron(
         self, expression: str, *, timezone: str = "UTC", name: str | None = None, misfire: str = "one"
@@ -189,7 +189,9 @@ class App(Client):
                 raise ConfigError("@app.cron goes above @app.job, on the job that it enqueues")
             new = job.new()  # a job that needs arguments cannot run from a schedule
             self.registry.add_schedule(
-                CronDefinition.of(new, name=name or job.kind, expression=expression, timezone=timezone, misfire=misfire)
+                CronDefinition.from_job(
+                    new, name=name or job.kind, expression=expression, timezone=timezone, misfire=misfire
+                )
             )
             return job
 
@@ -201,8 +203,8 @@ class App(Client):
         defaults = self._defaults.get(kind, Options())
         handler = self.registry.get(kind)
         payload = dict(args or {}) if handler is None else _fitting(handler, dict(args or {}))
-        usual_queue = self.registry.routes.queue_of(kind)
-        return replace(defaults, **options).new_job(kind, payload, self.settings, usual_queue)
+        default_queue = self.registry.routes.queue_for(kind)
+        return replace(defaults, **options).new_job(kind, payload, self.settings, default_queue)
 
     async def enqueue(
         self,

@@ -51,16 +51,16 @@ class Client:
         self.database = database
         self.settings = settings
         self._pool: Pool | None = None
-        self._gatherer: GroupCommit | None = None
+        self._group_commit: GroupCommit | None = None
         self._limiter: RateLimiter | None = None
         self._closing = asyncio.Event()
-        self._producer = Enqueuer()
+        self._enqueuer = Enqueuer()
         self._opened = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> Self:
         if self._opened == 0:
             self._pool = await self.database.pool(max_size=POOL_SIZE)
-            self._gatherer = GroupCommit(self._pool, self.database.schema, self._producer)
+            self._group_commit = GroupCommit(self._pool, self.database.schema, self._enqueuer)
             self._limiter = RateLimiter(self._take_tokens)
             self._closing = asyncio.Event()
         self._opened += 1
@@ -73,16 +73,16 @@ class Client:
         if self._opened:
             return
         pool, self._pool = self._pool, None
-        gatherer, self._gatherer = self._gatherer, None
+        group_commit, self._group_commit = self._group_commit, None
         limiter, self._limiter = self._limiter, None
         assert pool is not None
-        assert gatherer is not None
+        assert group_commit is not None
         assert limiter is not None
         self._closing.set()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await limiter.close()
-                await gatherer.close()
+                await group_commit.close()
                 await pool.close()
         except TimeoutError:  # somebody keeps a connection: a handler that was left behind, say
             pool.terminate()
@@ -113,18 +113,18 @@ class Client:
         (job,) = add_trace_context((job,))
         try:  # not _session(), whose price one job would pay alone
             if connection is not None:
-                return await self._producer.enqueue_one(self.session(connection), job)
-            if job.unique is None and self._gatherer is not None:
-                return answer(job, await self._gatherer.enqueue(job))
+                return await self._enqueuer.enqueue_one(self.session(connection), job)
+            if job.unique is None and self._group_commit is not None:
+                return answer(job, await self._group_commit.enqueue(job))
             async with self.pool.acquire() as own:
-                return await self._producer.enqueue_one(self.session(own), job)
+                return await self._enqueuer.enqueue_one(self.session(own), job)
         except asyncpg.InsufficientPrivilegeError as error:
             raise not_permitted(error, self.database.schema) from error
 
     async def enqueue_all(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
         """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
         async with self._session(connection) as session:
-            return await self._producer.enqueue_many(session, add_trace_context(jobs))
+            return await self._enqueuer.enqueue_many(session, add_trace_context(jobs))
 
     async def get(self, job_id: int) -> Job:
         """The job as it is now."""
@@ -134,7 +134,7 @@ class Client:
             raise _no_job(job_id)
         return found[job_id]
 
-    async def timeline(self, job_id: int) -> list[Event]:
+    async def history(self, job_id: int) -> list[Event]:
         """What happened to the job, in its order: from its row, and from what was noted beside it."""
         async with self._session() as session:
             found = await job_store.get_jobs(session, [job_id])
@@ -273,7 +273,7 @@ class Client:
             try:
                 async with self._session() as session:
                     return await rate_store.take_tokens(
-                        session, name, tokens=tokens, callers=callers, patience_s=patience_s
+                        session, name, tokens=tokens, callers=callers, max_wait_s=patience_s
                     )
             except CONNECTION_LOST as error:
                 level = logging.DEBUG if failures else logging.WARNING

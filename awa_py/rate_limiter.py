@@ -136,7 +136,7 @@ class RateLimiter:
         return await wait_for_event(self._leaving, seconds + random.random() * SOONEST_S)
 
 
-def over(link: ReconnectingConnection, schema: Schema) -> Ask:
+def request_tokens_over(link: ReconnectingConnection, schema: Schema) -> Ask:
     """Asks over one connection, one at a time, for as long as it takes to reach the database."""
     turn = asyncio.Lock()
 
@@ -145,7 +145,7 @@ def over(link: ReconnectingConnection, schema: Schema) -> Ask:
             while True:
                 session = Session(await link.get(), schema)
                 try:
-                    return await take_tokens(session, name, tokens=tokens, callers=callers, patience_s=patience_s)
+                    return await take_tokens(session, name, tokens=tokens, callers=callers, max_wait_s=patience_s)
                 except CONNECTION_LOST as error:
                     logger.debug('rate limit "%s": asking again: %s', name, describe(error))
                     link.drop()

@@ -84,7 +84,7 @@ async def set_schedule(
     if Schedule(expression, timezone or "UTC").never_fires:
         raise InvalidSchedule(f'cron expression "{expression}" never fires: no date fits it')
     job = env.load(None).new(kind, args, queue=queue, priority=priority, max_attempts=max_attempts)
-    definition = CronDefinition.of(
+    definition = CronDefinition.from_job(
         job, name=name, expression=expression, timezone=timezone or "UTC", misfire=misfire.value
     )
     async with env.session() as session:

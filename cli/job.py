@@ -75,7 +75,7 @@ async def show(env: Environment, job_id: JobId, as_json: JsonOption = False) -> 
     """Show all there is to know about a job, and what happened to it."""
     async with env.client() as client:
         job = await client.get(job_id)
-        timeline = await client.timeline(job_id)
+        timeline = await client.history(job_id)
         async with client.pool.acquire() as connection:
             now = await client.session(connection).now()
     if as_json:

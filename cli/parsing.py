@@ -10,8 +10,8 @@ import typer
 
 from awa_py import durations
 from awa_py.errors import AwaError
-from awa_py.model.job import LONGEST, check_queue
-from awa_py.model.rates import MOST, Rate
+from awa_py.model.job import MAX_DURATION, check_queue
+from awa_py.model.rates import MAX_COUNT, Rate
 
 T = TypeVar("T")
 
@@ -38,8 +38,8 @@ parse_queue = told_as_usage(check_queue)
 @told_as_usage
 def parse_duration(text: str) -> timedelta:
     length = durations.parse(text)
-    if length > LONGEST:
-        raise typer.BadParameter(f'"{text}" is too long: {LONGEST.days} days at the most')
+    if length > MAX_DURATION:
+        raise typer.BadParameter(f'"{text}" is too long: {MAX_DURATION.days} days at the most')
     return length
 
 
@@ -68,8 +68,8 @@ def parse_count(text: str) -> int | str:
     """A number of jobs, or `default`."""
     if text == DEFAULT:
         return DEFAULT
-    if not text.isdecimal() or not text.isascii() or len(text) > len(str(MOST)) or not 1 <= int(text) <= MOST:
-        raise typer.BadParameter(f'"{text}" is not a number of jobs: from 1 to {MOST}, or default')
+    if not text.isdecimal() or not text.isascii() or len(text) > len(str(MAX_COUNT)) or not 1 <= int(text) <= MAX_COUNT:
+        raise typer.BadParameter(f'"{text}" is not a number of jobs: from 1 to {MAX_COUNT}, or default')
     return int(text)
 
 

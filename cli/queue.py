@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from awa_py.errors import UnknownQueue
-from awa_py.model.job import LONGEST, State
+from awa_py.model.job import MAX_DURATION, State
 from awa_py.model.rates import Rate
 from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, QueueWorker, Setting
@@ -275,8 +275,8 @@ def _check_end(until: datetime, now: datetime) -> None:
     if until <= now:
         passed = now.astimezone(until.tzinfo).isoformat(timespec="seconds")
         raise typer.BadParameter(f"--until has passed: it is {passed} already")
-    if until - now > LONGEST:
-        raise typer.BadParameter(f"--until is too far away: {LONGEST.days} days at the most")
+    if until - now > MAX_DURATION:
+        raise typer.BadParameter(f"--until is too far away: {MAX_DURATION.days} days at the most")
 
 
 def _place(worker: QueueWorker) -> Row:

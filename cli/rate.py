@@ -9,7 +9,7 @@ from rich.text import Text
 
 from awa_py import durations
 from awa_py.model.job import check_rate_limit_name
-from awa_py.model.rates import MOST, Rate
+from awa_py.model.rates import MAX_COUNT, Rate
 from awa_py.store import rates as store
 from awa_py.store.rates import RateLimitRow
 
@@ -37,7 +37,7 @@ async def set_rate_limit(
     burst: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST, metavar="N", help="How many at once after a pause; else what comes in a second, or 1."
+            min=1, max=MAX_COUNT, metavar="N", help="How many at once after a pause; else what comes in a second, or 1."
         ),
     ] = None,
 ) -> None:

@@ -38,7 +38,7 @@ class Signature:
     _writer: PlainWriter
 
     @classmethod
-    def of(cls, function: Callable[..., object], *, context_type: type) -> "Signature":
+    def from_function(cls, function: Callable[..., object], *, context_type: type) -> "Signature":
         """Read a handler's parameters, leaving out the one annotated with `context_type`."""
         handler = _name(function)
         hints = hints_of(_annotated(function))

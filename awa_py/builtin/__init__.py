@@ -16,6 +16,6 @@ def add_builtin(registry: Registry, *, exec_root: Path | None, max_result_bytes:
     An app with a `cmd_exec` of its own cannot have this one too: that is an error.
     """
     if registry.get(ECHO) is None:
-        registry.add(Handler.of(ECHO, noop_echo))
+        registry.add(Handler.from_function(ECHO, noop_echo))
     if exec_root is not None:
-        registry.add(Handler.of(EXEC, Commands(exec_root, max_result_bytes=max_result_bytes).cmd_exec))
+        registry.add(Handler.from_function(EXEC, Commands(exec_root, max_result_bytes=max_result_bytes).cmd_exec))

@@ -34,8 +34,10 @@ class Enqueuer:
 
     async def enqueue_one(self, session: Session, job: NewJob) -> Job:
         """Enqueues a job in the transaction that the connection is in, or in one of its own."""
-        enqueued = await enqueue_job(session, job, straight=await self.may_insert(session))
-        return answer(job, enqueued, await job_store.get_jobs(session, [enqueued.id]) if enqueued.may_look else NOBODY)
+        enqueued = await enqueue_job(session, job, insert_directly=await self.may_insert(session))
+        return answer(
+            job, enqueued, await job_store.get_jobs(session, [enqueued.id]) if enqueued.can_read_holder else NOBODY
+        )
 
     async def enqueue_many(self, session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Enqueues all of them or none, in the transaction that the connection is in, or in one of its own."""
@@ -51,7 +53,7 @@ async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[Job]:
     parts = list(chunks(jobs))
     async with _transaction(session) if len(parts) > 1 else nullcontext():
         enqueued = [one for part in parts for one in await enqueue_jobs(session, part)]
-    held = [one.id for one in enqueued if one.may_look]
+    held = [one.id for one in enqueued if one.can_read_holder]
     holders = await job_store.get_jobs(session, held) if held else NOBODY
     return [answer(job, one, holders) for job, one in zip(jobs, enqueued, strict=True)]
 
@@ -76,7 +78,7 @@ def chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
 
 
 def _enqueued(job: NewJob, copied: Copied, n: int) -> Enqueued:
-    run_at = job.spec.run_at_from(copied.now)
+    run_at = job.spec.resolve_run_at(copied.now)
     state = State.AVAILABLE if run_at <= copied.now else State.SCHEDULED
     return Enqueued(copied.ids[n], True, state, run_at, copied.now, copied.queues[id(job.spec)])
 

@@ -32,7 +32,7 @@ from awa_py.text import describe
 
 logger = logging.getLogger("awa.gather")
 
-MOST = 1000  # jobs in a statement
+MAX_JOBS = 1000  # jobs in a statement
 KEEP_S = 0.1  # the pool gets its connection back after once to twice that without an enqueue
 
 
@@ -47,11 +47,11 @@ class Waiting:
 class GroupCommit:
     """Enqueues single jobs, on one connection of the pool that it keeps while they come thick and fast."""
 
-    def __init__(self, pool: Pool, schema: Schema, producer: Enqueuer) -> None:
+    def __init__(self, pool: Pool, schema: Schema, enqueuer: Enqueuer) -> None:
         self._pool = pool
         self._schema = schema
-        self._producer = producer
-        self._straight = True
+        self._enqueuer = enqueuer
+        self._insert_directly = True
         self._busy = False
         self._waiting: deque[Waiting] = deque()
         self._connection: PoolConnectionProxy[Record] | None = None
@@ -69,7 +69,7 @@ class GroupCommit:
             return await waiting.enqueued
         self._busy = True
         try:
-            return await enqueue_job(self._kept() or await self._connect(), job, straight=self._straight)
+            return await enqueue_job(self._kept() or await self._connect(), job, insert_directly=self._insert_directly)
         finally:
             if self._waiting:
                 self._start(self._flush())
@@ -97,7 +97,7 @@ class GroupCommit:
     def _next(self) -> list[Waiting]:
         batch: list[Waiting] = []
         size = 0
-        while self._waiting and len(batch) < MOST and size < STATEMENT_BYTES:
+        while self._waiting and len(batch) < MAX_JOBS and size < STATEMENT_BYTES:
             waiting = self._waiting.popleft()
             if not waiting.enqueued.done():  # its caller is still there
                 batch.append(waiting)
@@ -108,7 +108,7 @@ class GroupCommit:
         try:
             session = self._kept() or await self._connect()
             if len(batch) == 1:
-                answers = [await enqueue_job(session, batch[0].job, straight=self._straight)]
+                answers = [await enqueue_job(session, batch[0].job, insert_directly=self._insert_directly)]
             else:
                 answers = await enqueue_jobs(session, [waiting.job for waiting in batch])
         except asyncio.CancelledError:
@@ -138,7 +138,7 @@ class GroupCommit:
         self._connection = await self._pool.acquire()
         session = self._session = Session(self._connection, self._schema)
         self._timer = asyncio.get_running_loop().call_later(KEEP_S, self._look)
-        self._straight = await self._producer.may_insert(session)
+        self._insert_directly = await self._enqueuer.may_insert(session)
         return session
 
     def _look(self) -> None:

@@ -33,8 +33,8 @@ class Claimed(Protocol):
 class BatchCall(Protocol):
     """The call of a batch handler, as its jobs see it."""
 
-    def why_stopped(self, job_id: int) -> str | None: ...
-    def settle_one(self, job_id: int, end: object) -> None: ...
+    def stop_reason(self, job_id: int) -> str | None: ...
+    def settle_job(self, job_id: int, end: object) -> None: ...
 
 
 class RateLimits(Protocol):
@@ -123,7 +123,7 @@ class Context:
         finally:
             self._blocked.discard(waiting)
 
-    def tell_cancelled(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Called by the worker, on its event loop: the handler should stop."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
@@ -171,7 +171,7 @@ class BatchJob:
     @property
     def cancelled(self) -> bool:
         """Whether this job is not wanted any more: it was cancelled, or lost its lease."""
-        return self._call.why_stopped(self._claimed.id) is not None
+        return self._call.stop_reason(self._claimed.id) is not None
 
     @property
     def settled(self) -> bool:
@@ -193,7 +193,7 @@ class BatchJob:
         if self._settled:
             raise AwaError(f"job {self.id} ({self.kind}) has been settled already")
         self._settled = True
-        self._call.settle_one(self._claimed.id, end)
+        self._call.settle_job(self._claimed.id, end)
 
     def __repr__(self) -> str:
         return f"<awa batch job {self.id} ({self.kind})>"

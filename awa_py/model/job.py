@@ -17,7 +17,7 @@ MAX_CONCURRENCY = 32767
 DEFAULT_QUEUE = "default"
 # PostgreSQL's calendar goes on after the year 9999, Python's does not: a later time could be written, but never read.
 LAST_YEAR = 9000
-LONGEST = timedelta(days=365_000)
+MAX_DURATION = timedelta(days=365_000)
 
 
 class State(StrEnum):
@@ -97,13 +97,13 @@ class UniqueKey:
 class JobSpec:
     """What a job is to have but its arguments and keys: jobs of one kind with the same options share it, checked once.
 
-    A job without a queue goes where an operator's route leads, and else to `usual_queue`. `concurrency_limit` and
+    A job without a queue goes where an operator's route leads, and else to `default_queue`. `concurrency_limit` and
     `ordered` are those of its concurrency key, where it has one.
     """
 
     kind: str
     queue: str | None = None
-    usual_queue: str = DEFAULT_QUEUE
+    default_queue: str = DEFAULT_QUEUE
     priority: int = 2
     run_at: datetime | None = None
     delay: timedelta | None = None
@@ -118,7 +118,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
-        check_queue(self.usual_queue if self.queue is None else self.queue)
+        check_queue(self.default_queue if self.queue is None else self.queue)
         if type(self.priority) is not int or not 1 <= self.priority <= 4:
             raise InvalidJob(f"{self.kind}: priority is 1 (first) to 4, not {self.priority!r}")
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
@@ -140,8 +140,8 @@ class JobSpec:
             if moment is not None and moment.year >= LAST_YEAR:
                 raise InvalidJob(f"{self.kind}: {name} is too far away: it lies before the year {LAST_YEAR}")
         for name, length in (("delay", self.delay), ("timeout", self.timeout)):
-            if length is not None and length > LONGEST:
-                raise InvalidJob(f"{self.kind}: {name} is too long: it is at most {LONGEST.days} days")
+            if length is not None and length > MAX_DURATION:
+                raise InvalidJob(f"{self.kind}: {name} is too long: it is at most {MAX_DURATION.days} days")
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise InvalidJob(f"{self.kind}: timeout must be longer than 0")
 
@@ -155,11 +155,11 @@ class JobSpec:
             raise InvalidJob(f"{self.kind}: ordered jobs run one at a time: concurrency_limit is 1, not {limit}")
 
     @property
-    def due_at_once(self) -> bool:
+    def is_due_immediately(self) -> bool:
         """Whether the job is available from the moment of its enqueue, whatever the database's clock says."""
         return self.run_at is None and not self.delay
 
-    def run_at_from(self, now: datetime) -> datetime:
+    def resolve_run_at(self, now: datetime) -> datetime:
         """When the job is due, where the database's clock says `now`."""
         return now + (self.delay or timedelta(0)) if self.run_at is None else self.run_at
 
@@ -187,10 +187,10 @@ class NewJob(_NewJob):
     ) -> "NewJob":
         if concurrency_key is not None:
             check_concurrency_key(kind, concurrency_key)
-        return cls.on(JobSpec(kind=kind, **spec), args_json, unique, concurrency_key)
+        return cls.from_spec(JobSpec(kind=kind, **spec), args_json, unique, concurrency_key)
 
     @classmethod
-    def on(
+    def from_spec(
         cls, spec: JobSpec, args_json: str, unique: UniqueKey | None = None, concurrency_key: str | None = None
     ) -> "NewJob":
         """A job on spec that were checked before, as was its key."""
@@ -200,7 +200,7 @@ class NewJob(_NewJob):
         return f"<new awa job {self.spec.kind}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NewJob.on, tuple(self)
+        return NewJob.from_spec, tuple(self)
 
     @property
     def kind(self) -> str:
@@ -229,8 +229,8 @@ class NewJob(_NewJob):
         }
         if spec.queue is not None:
             wanted["queue"] = spec.queue
-        elif spec.usual_queue != DEFAULT_QUEUE:
-            wanted["usual_queue"] = spec.usual_queue
+        elif spec.default_queue != DEFAULT_QUEUE:
+            wanted["usual_queue"] = spec.default_queue
         if spec.run_at is not None:
             wanted["run_at"] = spec.run_at.isoformat()
         if spec.delay:

@@ -69,13 +69,15 @@ class Options:
     ordered: bool | None = None
 
     def new_job(
-        self, kind: str, args: Mapping[str, Any], settings: Settings, usual_queue: str = DEFAULT_QUEUE
+        self, kind: str, args: Mapping[str, Any], settings: Settings, default_queue: str = DEFAULT_QUEUE
     ) -> NewJob:
         """A job that can be enqueued, or an error that says why it cannot."""
-        spec = self.spec(kind, settings, usual_queue)
+        spec = self.spec(kind, settings, default_queue)
         args_json = dumps(args, what=kind, limit=settings.max_args_bytes)
         key = self.key_template(kind)
-        return NewJob.on(spec, args_json, self.unique_key(kind, args), None if key is None else key.fill(args_json))
+        return NewJob.from_spec(
+            spec, args_json, self.unique_key(kind, args), None if key is None else key.fill(args_json)
+        )
 
     def unique_key(self, kind: str, args: Mapping[str, Any]) -> UniqueKey | None:
         """What a job with these arguments claims to be the only one by."""
@@ -86,8 +88,8 @@ class Options:
         """What a job's arguments make a concurrency key of."""
         return None if self.concurrency_key is None else KeyTemplate(kind, self.concurrency_key)
 
-    def spec(self, kind: str, settings: Settings, usual_queue: str = DEFAULT_QUEUE) -> JobSpec:
-        """What all jobs of this kind with these options share; `usual_queue` is for those that name none."""
+    def spec(self, kind: str, settings: Settings, default_queue: str = DEFAULT_QUEUE) -> JobSpec:
+        """What all jobs of this kind with these options share; `default_queue` is for those that name none."""
         if self.concurrency_key is None and (self.concurrency_limit is not None or self.ordered):
             option = "ordered" if self.ordered else "concurrency_limit"
             raise InvalidJob(f"{kind}: {option} goes with a concurrency_key: jobs of the same key are what it limits")
@@ -106,7 +108,9 @@ class Options:
             "ordered": self.ordered,
         }
         return JobSpec(
-            kind=kind, usual_queue=usual_queue, **{name: value for name, value in given.items() if value is not None}
+            kind=kind,
+            default_queue=default_queue,
+            **{name: value for name, value in given.items() if value is not None},
         )
 
 

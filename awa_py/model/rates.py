@@ -8,8 +8,8 @@ from typing import Self
 from awa_py import durations
 from awa_py.errors import ConfigError, InvalidDuration
 
-MOST = 2**31 - 1  # what the database's integer holds
-LONGEST = timedelta(days=365)
+MAX_COUNT = 2**31 - 1  # what the database's integer holds
+MAX_PERIOD = timedelta(days=365)
 
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -31,11 +31,11 @@ class Rate:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ConfigError(f"a rate of {self.count} lets nothing through: it is 1 or more")
-        if self.count > MOST:
-            raise ConfigError(f"a rate of {self.count} is too much: it is at most {MOST}")
+        if self.count > MAX_COUNT:
+            raise ConfigError(f"a rate of {self.count} is too much: it is at most {MAX_COUNT}")
         if self.period <= timedelta(0):
             raise ConfigError(f"a rate's period of {durations.text(self.period)} is too short: it is longer than 0")
-        if self.period > LONGEST:
+        if self.period > MAX_PERIOD:
             raise ConfigError(f"a rate's period of {durations.text(self.period)} is too long: it is at most 365 days")
 
     @classmethod

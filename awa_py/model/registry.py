@@ -35,14 +35,16 @@ class Handler:
     batching: Batching | None = None
 
     @classmethod
-    def of(cls, kind: str, function: Callable[..., Any], batching: Batching | None = None) -> "Handler":
+    def from_function(cls, kind: str, function: Callable[..., Any], batching: Batching | None = None) -> "Handler":
         check_kind(kind)
         if batching is not None:
             _check_batch_handler(kind, function)
         return cls(
             kind=kind,
             function=function,
-            signature=Signature.of(function if batching is None else _any_arguments(kind), context_type=Context),
+            signature=Signature.from_function(
+                function if batching is None else _any_arguments(kind), context_type=Context
+            ),
             is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function)),
             batching=batching,
         )
@@ -61,7 +63,7 @@ class CronDefinition:
     misfire: str = "one"
 
     @classmethod
-    def of(cls, job: NewJob, *, name: str, expression: str, timezone: str, misfire: str) -> "CronDefinition":
+    def from_job(cls, job: NewJob, *, name: str, expression: str, timezone: str, misfire: str) -> "CronDefinition":
         """The schedule that enqueues this job."""
         check_schedule(expression, timezone, misfire)
         wanted: dict[str, Any] = json.loads(job.to_json())
@@ -78,7 +80,7 @@ class CronDefinition:
 
     def routed(self, routes: Routes) -> "CronDefinition":
         """The same, with the queue that its job usually goes to now, where it names none."""
-        usual = routes.queue_of(self.kind)
+        usual = routes.queue_for(self.kind)
         if "queue" in self.options or usual == self.options.get("usual_queue", DEFAULT_QUEUE):
             return self
         return replace(self, options={**self.options, "usual_queue": usual})

@@ -7,7 +7,7 @@ from awa_py.model.job import DEFAULT_QUEUE, MAX_NAME_CHARACTERS, check_queue
 
 
 class Routes:
-    """Queues by pattern: the name of a kind, or the beginning of one and a star. It never changes: `adding` makes
+    """Queues by pattern: the name of a kind, or the beginning of one and a star. It never changes: `with_route` makes
     another one."""
 
     __slots__ = ("_queues",)
@@ -15,14 +15,14 @@ class Routes:
     def __init__(self, queues: Mapping[str, str] | None = None) -> None:
         self._queues = {check_pattern(pattern): check_queue(queue) for pattern, queue in (queues or {}).items()}
 
-    def adding(self, pattern: str, queue: str) -> "Routes":
+    def with_route(self, pattern: str, queue: str) -> "Routes":
         """These and one more."""
         known = self._queues.get(pattern, queue)
         if known != queue:
             raise ConfigError(f'route "{pattern}" is declared twice: to "{known}" and to "{queue}"')
         return Routes({**self._queues, pattern: queue})
 
-    def queue_of(self, kind: str) -> str:
+    def queue_for(self, kind: str) -> str:
         """Where jobs of this kind usually go: by the pattern that is the kind, else by the longest that begins it."""
         if kind in self._queues:
             return self._queues[kind]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from awa_py.errors import ConfigError
 
-LONGEST = 60
+MAX_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class WorkerName:
             text = (getattr(self, part.name) or "").strip()
             object.__setattr__(self, part.name, text or None)
             # A comma would part two names, and a star is for patterns.
-            if len(text) > LONGEST or re.search(r"[\s,*]", text) or not text.isprintable():
+            if len(text) > MAX_CHARACTERS or re.search(r"[\s,*]", text) or not text.isprintable():
                 raise ConfigError(
-                    f"the worker's {part.name} {text!r}: it has {LONGEST} characters at the most, and no blank, comma "
-                    "or star among them"
+                    f"the worker's {part.name} {text!r}: use at most {MAX_CHARACTERS} characters, "
+                    "without spaces, commas or stars"
                 )
 
     @classmethod

@@ -38,7 +38,7 @@ def add_trace_context(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     for job in jobs:
         if id(job.spec) not in spec:
             spec[id(job.spec)] = replace(job.spec, metadata={**(job.spec.metadata or {}), KEY: carrier})
-    return [NewJob.on(spec[id(job.spec)], *job[1:]) for job in jobs]
+    return [NewJob.from_spec(spec[id(job.spec)], *job[1:]) for job in jobs]
 
 
 def _current() -> dict[str, str]:

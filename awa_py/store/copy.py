@@ -55,7 +55,7 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
     ids = listed or range(first, last + 1)
     spec = {id(job.spec): job.spec for job in jobs}
     queues = await _queues(session, spec)
-    later = {key: shared for key, shared in spec.items() if shared.run_at_from(now) > now}
+    later = {key: shared for key, shared in spec.items() if shared.resolve_run_at(now) > now}
     ready = {key: shared for key, shared in spec.items() if key not in later}
     keyed = any(job.concurrency_key is not None for job in jobs)
     for table, chosen in (("ready", ready), ("scheduled", later)):
@@ -66,7 +66,7 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
             except (*REFUSALS, UnicodeEncodeError) as error:
                 culprit = _culprit(error, jobs, chosen)
                 raise InvalidJob(f"{culprit}PostgreSQL refused the job: {describe(error)}") from None
-    due = min((shared.run_at_from(now) for shared in later.values()), default=None)
+    due = min((shared.resolve_run_at(now) for shared in later.values()), default=None)
     await session.fetchval("wake_queues", sorted({queues[key] for key in ready}), due)
     return Copied(ids, queues, now)
 
@@ -75,7 +75,7 @@ async def _queues(session: Session, spec: Mapping[int, JobSpec]) -> Queues:
     """Where jobs on each of these spec go."""
     unnamed = sorted({shared.kind for shared in spec.values() if shared.queue is None})
     routed = await route_kinds(session, unnamed) if unnamed else {}
-    return {key: shared.queue or routed.get(shared.kind, shared.usual_queue) for key, shared in spec.items()}
+    return {key: shared.queue or routed.get(shared.kind, shared.default_queue) for key, shared in spec.items()}
 
 
 async def _copy(session: Session, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
@@ -131,7 +131,7 @@ def _fields(spec: JobSpec, queue: str, table: str, now: datetime) -> dict[str, s
     if table == "scheduled":
         fields["state"] = State.SCHEDULED
     if table == "scheduled" or spec.run_at is not None:
-        fields["run_at"] = spec.run_at_from(now).isoformat()
+        fields["run_at"] = spec.resolve_run_at(now).isoformat()
     if spec.timeout is not None:
         fields["timeout"] = interval_text(spec.timeout)
     if spec.deadline is not None:

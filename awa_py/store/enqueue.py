@@ -25,7 +25,7 @@ class Enqueued(NamedTuple):
     run_at: datetime
     created_at: datetime
     queue: str
-    may_look: bool = False  # at that job, whose key it is
+    can_read_holder: bool = False  # at that job, whose key it is
 
 
 async def may_insert(session: Session) -> bool:
@@ -33,10 +33,10 @@ async def may_insert(session: Session) -> bool:
     return bool(await session.fetchval("may_insert"))
 
 
-async def enqueue_job(session: Session, job: NewJob, *, straight: bool = True) -> Enqueued:
+async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = True) -> Enqueued:
     """Enqueues one job, in the transaction that the connection is in; where it can, straight into the table."""
     spec = job.spec
-    if not straight or job.unique is not None or not spec.due_at_once:
+    if not insert_directly or job.unique is not None or not spec.is_due_immediately:
         return (await enqueue_jobs(session, [job]))[0]
     try:
         row = await session.fetchrow(
@@ -51,7 +51,7 @@ async def enqueue_job(session: Session, job: NewJob, *, straight: bool = True) -
             spec.tags or None,
             json.dumps(dict(spec.metadata)) if spec.metadata else None,
             spec.parent_id,
-            spec.usual_queue,
+            spec.default_queue,
             job.concurrency_key,
             None if job.concurrency_key is None else spec.concurrency_limit,
             None if job.concurrency_key is None else spec.ordered,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from awa_py.errors import UnknownRateLimit
-from awa_py.model.rates import MOST, Rate
+from awa_py.model.rates import MAX_COUNT, Rate
 from awa_py.store.session import Session
 
 
@@ -39,9 +39,9 @@ class Taken:
     fastest_s: float  # what somebody who finds the bucket full has to wait
 
 
-async def take_tokens(session: Session, name: str, *, tokens: int, callers: int, patience_s: float) -> Taken:
+async def take_tokens(session: Session, name: str, *, tokens: int, callers: int, max_wait_s: float) -> Taken:
     """Takes `tokens` for each caller, in their order, as far as none has to wait for longer than the patience."""
-    row = await session.fetchrow("take_tokens", name, tokens, callers, patience_s)
+    row = await session.fetchrow("take_tokens", name, tokens, callers, max_wait_s)
     if row is None:
         raise unknown(name)
     return Taken(**dict(row))
@@ -50,7 +50,9 @@ async def take_tokens(session: Session, name: str, *, tokens: int, callers: int,
 async def set_rate_limit(session: Session, name: str, rate: Rate, burst: int | None = None) -> None:
     """Makes a rate limit, its bucket full, or changes one. The bucket holds what comes in a second, unless told."""
     usual = max(1, int(rate.per_second))
-    await session.fetch("set_rate_limit", name, rate.count, rate.period, min(MOST, usual if burst is None else burst))
+    await session.fetch(
+        "set_rate_limit", name, rate.count, rate.period, min(MAX_COUNT, usual if burst is None else burst)
+    )
 
 
 async def drain_rate_limit(session: Session, name: str, period: timedelta | None = None) -> None:

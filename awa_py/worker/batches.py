@@ -89,12 +89,12 @@ class Batch:
         self._settle = settle
         return [BatchJob(flight, self) for flight in self._unsettled.values()]
 
-    def settle_one(self, job_id: int, end: object) -> None:
+    def settle_job(self, job_id: int, end: object) -> None:
         """The handler has settled one of its jobs: from the loop, or from its thread."""
         assert self._settle is not None
         self._settle(self, job_id, end)
 
-    def why_stopped(self, job_id: int) -> str | None:
+    def stop_reason(self, job_id: int) -> str | None:
         """Why the handler need not go on with that job, where it need not."""
         return self._by_id[job_id].stop or (OVERRAN if self._abandoned else None)
 

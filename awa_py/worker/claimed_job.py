@@ -79,7 +79,7 @@ class ClaimedJob:
         if self.told is not None:
             self.told(self, reason)
         if self.context is not None:
-            self.context.tell_cancelled(reason)
+            self.context.request_stop(reason)
         if self.task is not None:  # one that has not begun looks at `stop` first
             self.task.cancel()
 
@@ -94,7 +94,7 @@ class ClaimedJob:
     def is_abandoned(self) -> None:
         """Its thread cannot be interrupted: whoever looks there sees that its work is not wanted any more."""
         if self.context is not None:
-            self.context.tell_cancelled(self.stop or OVERRAN)
+            self.context.request_stop(self.stop or OVERRAN)
 
     def job(self) -> Job:
         """The job as it was claimed; for the kinds whose details the claim asked for."""

@@ -25,7 +25,7 @@ from awa_py.model.worker_name import WorkerName
 from awa_py.observability.checks import HealthCheck, problems
 from awa_py.observability.logs import current_worker
 from awa_py.observability.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
-from awa_py.rate_limiter import RateLimiter, over
+from awa_py.rate_limiter import RateLimiter, request_tokens_over
 from awa_py.settings import Settings
 from awa_py.store.heartbeat import WorkerInfo, lock_worker
 from awa_py.store.session import Session
@@ -183,7 +183,7 @@ class Worker:
             rates = ReconnectingConnection(
                 self._database, "rates", self.metrics, {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}
             )
-            limiter = RateLimiter(over(rates, self._database.schema))
+            limiter = RateLimiter(request_tokens_over(rates, self._database.schema))
             timeline = EventLog(
                 ReconnectingConnection(
                     self._database, "timeline", self.metrics, {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}

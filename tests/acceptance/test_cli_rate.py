@@ -47,7 +47,7 @@ async def test_set_list_drain_delete(awa: Awa, connection: Connection, session: 
     gh, slack = awa.ok("rate", "list", "--json").json
     assert slack["tokens"] < 10
     assert 500 < gh["wait_s"] < 601
-    assert not (await take_tokens(session, "gh", tokens=1, callers=1, patience_s=60)).waits_s
+    assert not (await take_tokens(session, "gh", tokens=1, callers=1, max_wait_s=60)).waits_s
     assert awa.ok("rate", "list").out.splitlines()[1].split()[3:] != ["1", "0s"]
     assert awa.ok("rate", "delete", "gh").out == 'rate limit "gh" is deleted\n'
     assert [limit["name"] for limit in awa.ok("rate", "list", "--json").json] == ["slack"]

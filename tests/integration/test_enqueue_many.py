@@ -78,7 +78,7 @@ async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session)
             assert default.removesuffix("::text").strip("'") == text
     spec = JobSpec(kind="any")
     assert {
-        "queue": spec.usual_queue,
+        "queue": spec.default_queue,
         "priority": str(spec.priority),
         "max_attempts": str(spec.max_attempts),
     } == USUAL

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from awa_py import App, InvalidJob, Job, NewJob, State, Unique
-from awa_py.enqueue.group_commit import MOST, GroupCommit
+from awa_py.enqueue.group_commit import MAX_JOBS, GroupCommit
 from awa_py.store.session import Session
 from tests.support import PATIENCE_S, eventually, states
 
@@ -219,6 +219,6 @@ async def test_however_many_wait_a_statement_has_its_limits(
         await insert(self, batch)
 
     monkeypatch.setattr(GroupCommit, "_insert", watched)
-    await asyncio.gather(*(app.enqueue("work") for _ in range(MOST + 11)))
-    assert sizes == [MOST, 10]
-    assert await states(session) == {"available": MOST + 11}
+    await asyncio.gather(*(app.enqueue("work") for _ in range(MAX_JOBS + 11)))
+    assert sizes == [MAX_JOBS, 10]
+    assert await states(session) == {"available": MAX_JOBS + 11}

@@ -104,7 +104,7 @@ async def test_many_jobs(app: App, count: int) -> None:
 
 async def test_jobs_with_the_same_terms_may_have_a_key_or_none(app: App) -> None:
     keyed, plain = NewJob(kind="work", concurrency_key="k", concurrency_limit=2), NewJob(kind="work")
-    jobs = await app.enqueue_many([NewJob.on(keyed.spec, "{}"), keyed, plain] * MANY)
+    jobs = await app.enqueue_many([NewJob.from_spec(keyed.spec, "{}"), keyed, plain] * MANY)
     assert [await stored(app, job) for job in jobs[-3:]] == [WITHOUT, ("k", 2, False), WITHOUT]
 
 

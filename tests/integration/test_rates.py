@@ -37,8 +37,8 @@ async def limit(session: Session, rate: str, burst: int | None = None, *, name: 
     await set_rate_limit(session, name, Rate.parse(rate), burst)
 
 
-async def take(session: Session, tokens: int = 1, *, callers: int = 1, patience_s: float = 60) -> Taken:
-    return await take_tokens(session, "gh", tokens=tokens, callers=callers, patience_s=patience_s)
+async def take(session: Session, tokens: int = 1, *, callers: int = 1, max_wait_s: float = 60) -> Taken:
+    return await take_tokens(session, "gh", tokens=tokens, callers=callers, max_wait_s=max_wait_s)
 
 
 async def bucket(session: Session) -> Record:
@@ -53,7 +53,7 @@ class TestTokens:
         async with another_session(database) as one, another_session(database) as other:
             for _ in range(20):
                 await limit(one, "1/100s")
-                answers = await asyncio.gather(take(one, patience_s=0), take(other, patience_s=0))
+                answers = await asyncio.gather(take(one, max_wait_s=0), take(other, max_wait_s=0))
                 assert sorted(len(answer.waits_s) for answer in answers) == [0, 1]
                 (refused,) = [answer for answer in answers if not answer.waits_s]
                 assert 90 < refused.next_s <= 100
@@ -69,10 +69,10 @@ class TestTokens:
 
     async def test_callers_are_served_in_their_order_within_their_patience(self, session: Session) -> None:
         await limit(session, "1/10s")
-        taken = await take(session, callers=5, patience_s=35)
+        taken = await take(session, callers=5, max_wait_s=35)
         assert taken.waits_s == pytest.approx([0, 10, 20, 30])
         assert taken.next_s == pytest.approx(40)
-        assert (await take(session, callers=5, patience_s=30)).waits_s == []
+        assert (await take(session, callers=5, max_wait_s=30)).waits_s == []
 
     async def test_whoever_is_refused_takes_nothing(self, session: Session) -> None:
         await limit(session, "1/h")
@@ -109,15 +109,15 @@ class TestTokens:
     async def test_what_comes_in_an_hour_is_not_given_twice_in_it(self, session: Session) -> None:
         await limit(session, "5000/h")
         assert (await bucket(session))["burst"] == 1
-        assert len((await take(session, callers=5000, patience_s=0)).waits_s) == 1
+        assert len((await take(session, callers=5000, max_wait_s=0)).waits_s) == 1
         await limit(session, "100/s", name="fast")
         assert [row.burst for row in await list_rate_limits(session)] == [100, 1]
 
     async def test_a_larger_burst_is_there_after_a_pause(self, session: Session) -> None:
         await limit(session, "1/h", 50)
-        assert (await take(session, callers=60, patience_s=0)).waits_s == [0] * 50
+        assert (await take(session, callers=60, max_wait_s=0)).waits_s == [0] * 50
         await session.connection.execute("UPDATE awa.rate_limits SET refilled_at = refilled_at - interval '1 year'")
-        assert (await take(session, callers=60, patience_s=0)).waits_s == [0] * 50
+        assert (await take(session, callers=60, max_wait_s=0)).waits_s == [0] * 50
 
     async def test_a_clock_that_is_set_back_costs_nobody_an_hour(self, session: Session) -> None:
         await limit(session, "1/10s")
@@ -125,7 +125,7 @@ class TestTokens:
             "UPDATE awa.rate_limits SET tokens = 0, refilled_at = clock_timestamp() + interval '1 hour'"
         )
         assert (await take(session)).waits_s == [10]
-        assert 5 < (await take(session, patience_s=0)).next_s <= 20
+        assert 5 < (await take(session, max_wait_s=0)).next_s <= 20
 
     async def test_an_unknown_limit_is_an_error_that_names_it(self, session: Session) -> None:  # F14
         unknown = 'there is no rate limit "gh": `awa rate set gh 5000/h` makes one'
@@ -148,7 +148,7 @@ class TestChanges:
     async def test_a_drained_bucket_fills_at_its_rate(self, session: Session) -> None:
         await limit(session, "1/10s", 100)
         await drain_rate_limit(session, "gh")
-        refused = await take(session, patience_s=0)
+        refused = await take(session, max_wait_s=0)
         assert not refused.waits_s
         assert 5 < refused.next_s <= 10
 
@@ -166,15 +166,15 @@ class TestChanges:
         await limit(session, "1/s")
         await take(session, callers=31)
         await drain_rate_limit(session, "gh", seconds(10))
-        assert 25 < (await take(session, patience_s=0)).next_s <= 31
+        assert 25 < (await take(session, max_wait_s=0)).next_s <= 31
 
     async def test_a_changed_limit_keeps_its_tokens(self, session: Session) -> None:
         await limit(session, "1/h", 100)
         await take(session, callers=40)
         await limit(session, "1/h", 80)
-        assert (await take(session, callers=100, patience_s=0)).waits_s == [0] * 60
+        assert (await take(session, callers=100, max_wait_s=0)).waits_s == [0] * 60
         await limit(session, "1/h", 200)
-        assert not (await take(session, patience_s=0)).waits_s
+        assert not (await take(session, max_wait_s=0)).waits_s
 
     async def test_a_changed_rate_keeps_the_time_for_which_tokens_were_promised(self, session: Session) -> None:
         await limit(session, "100/s", 1)

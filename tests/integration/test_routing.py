@@ -169,7 +169,7 @@ async def test_code_and_database_choose_the_same_pattern(session: Session) -> No
         await set_route(session, pattern, f"to {pattern}")
     kinds = ["a", "ab", "abc", "abcd", "ab_c", "abxc", "a%b", "axb", "Abc", "üb", "a.b", "a.bc", "\\x", "b", "*"]
     code = Routes({pattern: f"to {pattern}" for pattern in patterns})
-    assert await route_kinds(session, kinds) == {kind: code.queue_of(kind) for kind in kinds}
+    assert await route_kinds(session, kinds) == {kind: code.queue_for(kind) for kind in kinds}
     await delete_route(session, "*")
     assert "b" not in await route_kinds(session, kinds)
 

@@ -40,7 +40,7 @@ EVENTS = "SELECT count(*) FROM awa.events"
 
 
 async def told(app: App, job_id: int) -> list[str]:
-    return [event.event for event in await app.timeline(job_id)]
+    return [event.event for event in await app.history(job_id)]
 
 
 class TestHistory:  # F15
@@ -59,7 +59,7 @@ class TestHistory:  # F15
                 job = await app.enqueue("work")
                 await app.result(job.id, timeout="30s")
             # The last events were noted just before the worker ended: it has written them.
-            found = await app.timeline(job.id)
+            found = await app.history(job.id)
         assert [(event.event, event.attempt) for event in found if event.event != "due"] == [
             ("enqueued", None),
             ("started", 1),
@@ -113,7 +113,7 @@ class TestHistory:  # F15
             failing = False
             await drain(app)
             assert await told(app, job.id) == [*expected, "started", "completed"]
-            found = await app.timeline(job.id)
+            found = await app.history(job.id)
             assert [event.detail for event in found if event.detail] == ["ValueError: boom", "by hand"]
             assert await app.retry(job.id)
             assert await told(app, job.id) == [*expected, "started", "completed", "requeued"]
@@ -131,13 +131,13 @@ class TestHistory:  # F15
             kept = await app.enqueue("work", max_attempts=2)
             await eventually(partial(has_noted, session, kept.id))
             with pytest.raises(JobNotFound):
-                await app.timeline(gone.id)
+                await app.history(gone.id)
         assert await count(session.connection, f"{EVENTS} WHERE job_id = $1", gone.id) == 0
 
     async def test_nobody_has_a_history_who_never_was(self, app: App) -> None:
         async with app:
             with pytest.raises(JobNotFound, match="there is no job 123"):
-                await app.timeline(123)
+                await app.history(123)
 
 
 async def has_noted(session: Session, job_id: int) -> bool:
@@ -251,7 +251,7 @@ class TestBuffer:  # F15
             async with working(app) as worker:
                 job = await app.enqueue("work")
                 await asyncio.wait_for(started.wait(), PATIENCE_S)
-            found = await app.timeline(job.id)
+            found = await app.history(job.id)
             assert [event.event for event in found] == ["enqueued", "started", "released"]
             assert (found[-1].worker_id, found[-1].detail) == (worker.id, "the worker shuts down")
 
@@ -346,7 +346,7 @@ async def test_kill_9_loses_nothing_but_the_chart(client: App, database_url: str
         for job in (long, short):
             await client.result(job.id, timeout="60s")
         steps, others = [
-            [event for event in await client.timeline(job.id) if event.event != "due"] for job in (long, short)
+            [event for event in await client.history(job.id) if event.event != "due"] for job in (long, short)
         ]
     assert [(event.event, event.attempt) for event in steps] == [
         ("enqueued", None),

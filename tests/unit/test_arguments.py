@@ -131,7 +131,7 @@ def signature_of(hint: Any) -> Signature:
     def handler(value: Any) -> None: ...
 
     handler.__annotations__ = {"value": hint}
-    return Signature.of(handler, context_type=Context)
+    return Signature.from_function(handler, context_type=Context)
 
 
 def round_trip(hint: Any, value: object) -> Any:
@@ -449,7 +449,7 @@ def test_what_does_not_fit_is_refused_when_run(hint: Any, stored: object, proble
 def send_email(ctx: Context, to: str, subject: str, retries: int = 3, *, urgent: bool = False) -> None: ...
 
 
-SEND = Signature.of(send_email, context_type=Context)
+SEND = Signature.from_function(send_email, context_type=Context)
 
 
 def test_a_call_is_bound_without_the_context() -> None:
@@ -512,7 +512,7 @@ def test_loading_leaves_the_payload_alone() -> None:
 def test_other_names_pass_to_keyword_arguments_but_never_the_context() -> None:
     def handler(ctx: Context, to: str, **rest: int) -> None: ...
 
-    signature = Signature.of(handler, context_type=Context)
+    signature = Signature.from_function(handler, context_type=Context)
     assert signature.dump(("a",), {"n": 1, "rest": 2}) == {"to": "a", "n": 1, "rest": 2}
     assert signature.load({"to": "a", "n": 1}) == {"to": "a", "n": 1}
     assert error_of(lambda: signature.dump(("a",), {"n": "x"})) == 'handler: argument "n" must be int, not str'
@@ -528,7 +528,7 @@ def test_variable_and_positional_only_parameters_cannot_be_registered() -> None:
     def seeded(value: Seeded) -> None: ...
 
     def registering(function: Callable[..., object]) -> str:
-        return error_of(lambda: Signature.of(function, context_type=Context), InvalidJob)
+        return error_of(lambda: Signature.from_function(function, context_type=Context), InvalidJob)
 
     assert registering(variable) == "variable: *parts cannot be a job's: its arguments are stored by name"
     assert registering(positional) == "positional: to cannot be positional-only: a job's arguments are stored by name"
@@ -555,7 +555,7 @@ def test_the_context_is_found_by_its_annotation(hint: Any) -> None:
     def handler(n: Any, anything: Any) -> None: ...
 
     handler.__annotations__ = {"n": int, "anything": hint}
-    signature = Signature.of(handler, context_type=Context)
+    signature = Signature.from_function(handler, context_type=Context)
     assert signature.context_parameter == "anything"
     assert signature.dump((1,), {}) == {"n": 1}
 
@@ -568,7 +568,7 @@ def test_nothing_else_is_the_context(hint: Any) -> None:
 def test_an_annotation_that_cannot_be_resolved_converts_like_any_and_spares_the_others() -> None:
     def handler(value: "Missing", n: "int", when: "datetime", deep: "list[Missing]") -> None: ...
 
-    signature = Signature.of(handler, context_type=Context)
+    signature = Signature.from_function(handler, context_type=Context)
     assert signature.dump(([1], 2, NOW, [3]), {})["when"] == NOW.isoformat()
     assert error_of(lambda: signature.dump(([1], "2", NOW, []), {})) == 'handler: argument "n" must be int, not str'
     assert signature.load({"value": "x", "n": 1, "when": NOW.isoformat(), "deep": []})["when"] == NOW
@@ -621,7 +621,7 @@ def test_annotations_kept_as_text_are_resolved(monkeypatch: pytest.MonkeyPatch) 
         def handler(ctx: Context, options: Options, loose: Loose, tree: Tree | None = None) -> None: ...
         """.replace("test_arguments", __name__),
     )
-    signature = Signature.of(module.handler, context_type=Context)
+    signature = Signature.from_function(module.handler, context_type=Context)
     tree = module.Tree(NOW, [module.Tree(NOW, [])])
     given = {"options": {"when": NOW}, "loose": {}, "tree": tree}
     assert signature.context_parameter == "ctx"
@@ -643,7 +643,7 @@ def test_type_aliases_and_type_parameters_are_understood(monkeypatch: pytest.Mon
         def handler[T](when: When, tree: Tree, pair: Pair[int], broken: Broken, any: T) -> None: ...
         """,
     )
-    signature = Signature.of(module.handler, context_type=Context)
+    signature = Signature.from_function(module.handler, context_type=Context)
     given = {"when": NOW, "tree": [NOW, [NOW, []]], "pair": (1, NOW), "broken": [1], "any": {"a": 1}}
     assert signature.load(loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
     message = error_of(lambda: signature.dump((), given | {"tree": [3]}))
@@ -664,7 +664,7 @@ def test_a_late_annotation_that_cannot_be_evaluated_spares_the_others(monkeypatc
         def handler(ctx: elsewhere.Context, when: datetime, value: Missing, half: Half) -> None: ...
         """,
     )
-    signature = Signature.of(module.handler, context_type=Context)
+    signature = Signature.from_function(module.handler, context_type=Context)
     assert signature.context_parameter == "ctx"
     given = {"when": NOW, "value": [1], "half": module.Half(NOW, [2])}
     assert signature.load(loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
@@ -673,7 +673,7 @@ def test_a_late_annotation_that_cannot_be_evaluated_spares_the_others(monkeypatc
 def test_none_as_the_default_makes_none_an_argument() -> None:
     def handler(to: str = None, n: "Missing" = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
 
-    signature = Signature.of(handler, context_type=Context)
+    signature = Signature.from_function(handler, context_type=Context)
     assert signature.dump((None, None), {}) == {"to": None, "n": None}
     assert error_of(lambda: signature.dump((3,), {})) == 'handler: argument "to" must be str or None, not int'
 
@@ -688,7 +688,7 @@ def test_methods_partials_wrappers_and_callable_objects_are_handlers() -> None:
     def wrapped(*args: Any, **kwargs: Any) -> None: ...
 
     def of(function: Callable[..., object]) -> Signature:
-        return Signature.of(function, context_type=Context)
+        return Signature.from_function(function, context_type=Context)
 
     assert "send: " in error_of(lambda: of(Mailer().send).dump(("a", "b"), {}))
     assert 'Mailer: argument "n" must be int' in error_of(lambda: of(Mailer()).dump(("a",), {}))

@@ -18,7 +18,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 def test_a_plain_job_has_the_defaults() -> None:
     job = NewJob(kind="work")
     assert (job.priority, job.max_attempts, job.args_json, job.concurrency_key) == (2, 25, "{}", None)
-    assert (job.queue, job.spec.usual_queue) == (None, "default")
+    assert (job.queue, job.spec.default_queue) == (None, "default")
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_jobs_of_one_declaration_share_their_terms() -> None:
 
 
 def test_when_it_is_due() -> None:
-    assert JobSpec(kind="work").due_at_once
-    assert JobSpec(kind="work", delay=timedelta(0)).due_at_once
-    assert not JobSpec(kind="work", delay=timedelta(seconds=1)).due_at_once
-    assert not JobSpec(kind="work", run_at=NOON).due_at_once
-    assert JobSpec(kind="work").run_at_from(NOON) == NOON
-    assert JobSpec(kind="work", delay=timedelta(hours=1)).run_at_from(NOON) == NOON + timedelta(hours=1)
-    assert JobSpec(kind="work", run_at=NOON).run_at_from(NOON - timedelta(hours=1)) == NOON
+    assert JobSpec(kind="work").is_due_immediately
+    assert JobSpec(kind="work", delay=timedelta(0)).is_due_immediately
+    assert not JobSpec(kind="work", delay=timedelta(seconds=1)).is_due_immediately
+    assert not JobSpec(kind="work", run_at=NOON).is_due_immediately
+    assert JobSpec(kind="work").resolve_run_at(NOON) == NOON
+    assert JobSpec(kind="work", delay=timedelta(hours=1)).resolve_run_at(NOON) == NOON + timedelta(hours=1)
+    assert JobSpec(kind="work", run_at=NOON).resolve_run_at(NOON - timedelta(hours=1)) == NOON
 
 
 @pytest.mark.parametrize("key", ["", "a\x00b", "x" * 1001])

@@ -25,7 +25,7 @@ def send(
     """A handler with every plain type."""
 
 
-SIGNATURE = Signature.of(send, context_type=Nobody)
+SIGNATURE = Signature.from_function(send, context_type=Nobody)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from awa_py.errors import AwaError, ConfigError
-from awa_py.model.rates import LONGEST, MOST, Rate
+from awa_py.model.rates import MAX_COUNT, MAX_PERIOD, Rate
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from awa_py.model.rates import LONGEST, MOST, Rate
         ("1/250ms", 1, timedelta(milliseconds=250), "1/250ms"),
         ("3/2", 3, timedelta(seconds=2), "3/2s"),
         ("  7 / 2h\n", 7, timedelta(hours=2), "7/2h"),
-        (f"{MOST}/s", MOST, timedelta(seconds=1), f"{MOST}/s"),
+        (f"{MAX_COUNT}/s", MAX_COUNT, timedelta(seconds=1), f"{MAX_COUNT}/s"),
     ],
 )
 def test_reads_what_people_write(written: str, count: int, period: timedelta, text: str) -> None:
@@ -46,7 +46,7 @@ def test_reads_what_people_write(written: str, count: int, period: timedelta, te
         ("0/s", "a rate of 0 lets nothing through"),
         ("5/0s", "a rate's period of 0s is too short"),
         ("5/366d", "a rate's period of 366d is too long: it is at most 365 days"),
-        (f"{MOST + 1}/s", f"it is at most {MOST}"),
+        (f"{MAX_COUNT + 1}/s", f"it is at most {MAX_COUNT}"),
         ("9" * 5000 + "/s", "is not a rate"),
     ],
 )
@@ -69,8 +69,8 @@ def test_how_many_a_second() -> None:
 
 
 @given(
-    count=st.integers(1, MOST),
-    period=st.timedeltas(min_value=timedelta(microseconds=1), max_value=LONGEST),
+    count=st.integers(1, MAX_COUNT),
+    period=st.timedeltas(min_value=timedelta(microseconds=1), max_value=MAX_PERIOD),
 )
 def test_reads_back_what_it_writes(count: int, period: timedelta) -> None:
     rate = Rate(count, period)

@@ -25,12 +25,12 @@ ROUTES = {"gh_*": "gh", "gh_hook_*": "hooks", "gh_hook_ping": "quick", "mail": "
     ],
 )
 def test_the_pattern_that_fits_best_says_where(kind: str, queue: str) -> None:
-    assert Routes(ROUTES).queue_of(kind) == queue
-    assert Routes(dict(reversed(ROUTES.items()))).queue_of(kind) == queue
+    assert Routes(ROUTES).queue_for(kind) == queue
+    assert Routes(dict(reversed(ROUTES.items()))).queue_for(kind) == queue
 
 
 def test_a_star_alone_fits_everything() -> None:
-    assert Routes({"*": "all", "a*": "some"}).queue_of("b") == "all"
+    assert Routes({"*": "all", "a*": "some"}).queue_for("b") == "all"
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_a_named_queue_goes_before_a_route_and_order_of_declaration_does_not_mat
     @app.job(queue="own")
     async def gh_own() -> None: ...
 
-    assert gh_sync.new().spec.usual_queue == "default"
+    assert gh_sync.new().spec.default_queue == "default"
     app.route("gh_*", "gh")
-    assert (gh_sync.new().queue, gh_sync.new().spec.usual_queue) == (None, "gh")
-    assert gh_sync.options(unique=True).new().spec.usual_queue == "gh"
-    assert app.new("gh_else").spec.usual_queue == "gh"
+    assert (gh_sync.new().queue, gh_sync.new().spec.default_queue) == (None, "gh")
+    assert gh_sync.options(unique=True).new().spec.default_queue == "gh"
+    assert app.new("gh_else").spec.default_queue == "gh"
     assert gh_sync.new().spec is gh_sync.new().spec
     assert (gh_own.new().queue, gh_sync.options(queue="own").new().queue) == ("own", "own")
     options = {schedule.name: schedule.options for schedule in app.registry.schedules}
