@@ -5,9 +5,11 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 import asyncpg
 
+from awa_py.db.columns import fill_columns
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection
@@ -39,13 +41,16 @@ class Step:
 
 
 def all_migrations() -> list[Migration]:
-    """Every migration that this program knows, in order."""
+    """Return every migration that this version of awa has, in order.
+
+    A migration is a file `0002_name.sql`, or a directory `0001_name` whose SQL files are applied in the order of their
+    names.
+    """
     found = []
-    for file in files("awa_schema").iterdir():
-        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
+    for entry in files("awa_schema").iterdir():
+        match = re.fullmatch(r"(\d{4})_(\w+?)(\.sql)?", entry.name)
         if match:
-            sql = file.read_text(encoding="utf-8")
-            found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
+            found.append(Migration(version=int(match[1]), name=match[2], sql=_read(entry)))
     return sorted(found, key=lambda migration: migration.version)
 
 
@@ -138,7 +143,14 @@ def _refuse_newer(version: int, schema: Schema) -> None:
 
 def _text(migration: Migration, schema: Schema) -> str:
     applied = f"\nINSERT INTO awa.schema_version (version, name) VALUES ({migration.version}, '{migration.name}');\n"
-    return schema.qualify(migration.sql + applied)
+    return schema.qualify(fill_columns(migration.sql) + applied)
+
+
+def _read(entry: Traversable) -> str:
+    if entry.is_file():
+        return entry.read_text(encoding="utf-8")
+    parts = sorted((part for part in entry.iterdir() if part.name.endswith(".sql")), key=lambda part: part.name)
+    return "\n".join(part.read_text(encoding="utf-8") for part in parts)
 
 
 def _file(name: str, schema: Schema) -> str:

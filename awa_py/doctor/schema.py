@@ -10,8 +10,9 @@ from awa_py.db.schema import Schema
 from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
 from awa_py.maintenance.cleanup import DAYS_AHEAD
-from awa_py.store import catalog as store
-from awa_py.store.catalog import Catalog, Day
+from awa_py.store import catalog, partitions
+from awa_py.store.catalog import Catalog
+from awa_py.store.partitions import DayPartition
 from awa_py.text import count
 
 ENOUGH_DAYS = DAYS_AHEAD - 1  # the last one is made in the first minutes after midnight
@@ -51,7 +52,7 @@ async def check_objects(context: CheckContext, notes: Findings) -> None:
             elif there[name] != (schema.qualify(definition) if part == "function" else definition):
                 notes.problem(f"{part} {name}", "It is not as the migrations made it.", MEND)
     _note_strangers(notes, expected, found)
-    for table, index in await store.list_broken_indexes(context.session):
+    for table, index in await catalog.list_broken_indexes(context.session):
         mend = "DROP" if re.search(r"_cc(new|old)\d*$", index) else "REINDEX"  # what a broken REINDEX left behind
         notes.problem(
             f"index {index}",
@@ -65,11 +66,11 @@ async def check_objects(context: CheckContext, notes: Findings) -> None:
 async def check_partitions(context: CheckContext, notes: Findings) -> None:
     """Completed jobs have somewhere to go, today and in the days to come."""
     schema = context.database.schema
-    days = await store.list_days_ahead(context.session, days=DAYS_AHEAD)
+    days = await partitions.list_day_partitions(context.session, days_ahead=DAYS_AHEAD)
     attached = [day for day in days if day.attached]
     last = max((day.day for day in attached), default=None)
     for day in days:
-        if not day.attached and (day == days[0] or day.there or (last is not None and day.day < last)):
+        if not day.attached and (day == days[0] or day.exists or (last is not None and day.day < last)):
             _note_gap(notes, schema, day)
     ahead = 0 if last is None else (last - days[0].day).days
     if ahead < ENOUGH_DAYS:
@@ -80,7 +81,7 @@ async def check_partitions(context: CheckContext, notes: Findings) -> None:
             "the leader could not make them.",
             "`awa leader` shows whether somebody leads; `awa maintenance --once cleanup` makes them now.",
         )
-    if not await store.has_default_partition(context.session):
+    if not await partitions.has_default_partition(context.session):
         notes.problem(
             "completed_default",
             "The default partition is missing: where a day has no partition of its own, no job can complete.",
@@ -89,7 +90,7 @@ async def check_partitions(context: CheckContext, notes: Findings) -> None:
                 "ALTER TABLE awa.completed ATTACH PARTITION awa.completed_default DEFAULT;"
             ),
         )
-    elif stray := await store.find_stray_completed_job(context.session):
+    elif stray := await partitions.find_stray_completed_job(context.session):
         notes.warning(
             "completed_default",
             f"It holds completed jobs, for example of {stray}: there was no partition of that day when they ended.",
@@ -107,7 +108,7 @@ async def read_catalog(context: CheckContext) -> Catalog:
             name: definition if part == "function" else pattern.sub("awa.", definition)
             for name, definition in definitions.items()
         }
-        for part, definitions in (await store.list_catalog(context.session)).items()
+        for part, definitions in (await catalog.list_catalog(context.session)).items()
     }
 
 
@@ -154,10 +155,14 @@ def _note_strangers(notes: Findings, expected: Catalog, found: Catalog) -> None:
             )
 
 
-def _note_gap(notes: Findings, schema: Schema, day: Day) -> None:
+def _note_gap(notes: Findings, schema: Schema, day: DayPartition) -> None:
     says = f"Completed jobs of {day.day} have no partition of their own: they go to the default one."
-    if not day.there:
-        notes.problem(f"partition {day.name}", says, schema.qualify(f"SELECT awa.make_partitions({DAYS_AHEAD});"))
+    if not day.exists:
+        notes.problem(
+            f"partition {day.name}",
+            says,
+            schema.qualify(f"SELECT awa.create_day_partitions('completed', {DAYS_AHEAD});"),
+        )
         return
     following = day.day.toordinal() + 1
     notes.problem(

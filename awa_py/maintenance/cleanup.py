@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from awa_py.maintenance.task import TaskResult
-from awa_py.store import buckets, events, maintenance
+from awa_py.store import buckets, events, maintenance, partitions
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.cleanup")
@@ -32,7 +32,7 @@ class Cleanup:
 
     async def run(self, session: Session) -> TaskResult:
         """One bounded batch of everything."""
-        partitions = await self._turn_partitions(session)
+        days = await self._turn_partitions(session)
         dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
         next_key, keys = await maintenance.sweep_unique_keys(session, after=self.last_key, limit=KEYS)
         self.last_key = next_key or ""
@@ -42,19 +42,19 @@ class Cleanup:
         # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
         completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
         return TaskResult(
-            partitions + completed + dead + minutes + strays + keys + workers,
+            days + completed + dead + minutes + strays + keys + workers,
             has_more=BATCH in (completed, dead, minutes, strays) or next_key is not None,
         )
 
     async def _turn_partitions(self, session: Session) -> int:
         return await _turn(
             "completed jobs",
-            maintenance.make_partitions(session, days_ahead=DAYS_AHEAD),
-            maintenance.drop_partitions(session, retention=self.completed_retention),
+            partitions.create_day_partitions(session, "completed", days_ahead=DAYS_AHEAD),
+            partitions.drop_completed_partitions(session, retention=self.completed_retention),
         ) + await _turn(
             "events",
-            events.make_event_partitions(session, days_ahead=DAYS_AHEAD),
-            events.drop_event_partitions(session, retention=self.events_retention),
+            partitions.create_day_partitions(session, "events", days_ahead=DAYS_AHEAD),
+            partitions.drop_event_partitions(session, retention=self.events_retention),
         )
 
 

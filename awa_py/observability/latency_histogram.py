@@ -1,6 +1,6 @@
 """How lengths of time are spread: so many in each cell, twenty cells a decade. Such counts can be added up.
 
-The counterpart of the database's functions `awa.cell` and `awa.percentile`.
+The counterpart of the database's function `awa.latency_bucket`.
 """
 
 from collections import Counter

@@ -7,12 +7,15 @@ from operator import itemgetter
 from typing import NamedTuple
 from uuid import UUID
 
+from awa_py.db.columns import DETAILS
 from awa_py.db.types import Record
 from awa_py.model.job import Job, State
 from awa_py.store.finish import release_jobs
+from awa_py.store.rows import job_from
 from awa_py.store.session import Session
 
 PRIORITIES = (1, 2, 3, 4)
+METADATA = DETAILS.index("metadata")
 WAITED_S = 9  # where a claimed row says how long it was due
 
 
@@ -103,53 +106,14 @@ def split_off_note(rows: list[Record]) -> tuple[list[Record], bool]:
 
 def claimed_job(row: Record, queue: str) -> Job:
     """The whole job, from a claimed row with its details."""
-    (
-        max_attempts,
-        run_at,
-        created_at,
-        attempted_at,
-        deadline_at,
-        errors,
-        metadata,
-        tags,
-        unique_key,
-        parent_id,
-        timeout,
-        rescues,
-        concurrency_key,
-        concurrency_limit,
-        ordered,
-    ) = row["details"]
-    return Job(
-        id=row["id"],
-        kind=row["kind"],
-        queue=queue,
-        state=State.RUNNING,
-        priority=row["priority"],
-        attempt=row["attempt"],
-        max_attempts=max_attempts,
-        args=json.loads(row["args"]),
-        run_at=run_at,
-        created_at=created_at,
-        attempted_at=attempted_at,
-        deadline_at=deadline_at,
-        lease=row["lease"],
-        errors=json.loads(errors or "[]"),
-        metadata=json.loads(metadata or "{}"),
-        tags=tags or [],
-        unique_key=unique_key,
-        parent_id=parent_id,
-        timeout=timeout,
-        rescues=rescues,
-        concurrency_key=concurrency_key,
-        concurrency_limit=concurrency_limit,
-        ordered=ordered,
-    )
+    values = dict(zip(DETAILS, row["details"], strict=True))
+    values |= {name: row[name] for name in ("id", "kind", "priority", "attempt", "args", "lease")}
+    return job_from({**values, "queue": queue, "state": State.RUNNING})
 
 
 def claimed_metadata(row: Record) -> str | None:
     """The metadata as JSON, from a claimed row with its details."""
-    metadata: str | None = row["details"][6]
+    metadata: str | None = row["details"][METADATA]
     return metadata
 
 

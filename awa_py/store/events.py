@@ -56,13 +56,5 @@ async def list_events(session: Session, job_id: int, *, limit: int) -> list[Even
     return [EventRow(*row) for row in reversed(await session.fetch("list_events", job_id, limit))]
 
 
-async def make_event_partitions(session: Session, *, days_ahead: int) -> int:
-    return int(await session.fetchval("make_event_partitions", days_ahead))
-
-
-async def drop_event_partitions(session: Session, *, retention: timedelta) -> int:
-    return int(await session.fetchval("drop_event_partitions", retention))
-
-
 async def delete_stray_events(session: Session, *, retention: timedelta, limit: int) -> int:
     return int(await session.fetchval("delete_stray_events", retention, limit))

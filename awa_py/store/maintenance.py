@@ -89,14 +89,6 @@ async def fail_expired_jobs(session: Session, *, limit: int) -> dict[str, int]:
     return {row[0]: row[1] for row in await session.fetch("fail_expired_jobs", limit)}
 
 
-async def make_partitions(session: Session, *, days_ahead: int) -> int:
-    return int(await session.fetchval("make_partitions", days_ahead))
-
-
-async def drop_partitions(session: Session, *, retention: timedelta) -> int:
-    return int(await session.fetchval("drop_partitions", retention))
-
-
 async def delete_completed_jobs(session: Session, *, retention: timedelta, limit: int) -> int:
     return int(await session.fetchval("delete_completed_jobs", retention, limit))
 

@@ -1,20 +1,20 @@
 """Rows of the database as values of the library."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from awa_py.db.columns import JSON_COLUMNS
 from awa_py.db.types import Record
 from awa_py.model.job import Job, State
 
-_JSON_COLUMNS = ("args", "errors", "progress", "result", "metadata")
 
-
-def job_from(row: Record) -> Job:
-    """A row of `awa.jobs`, its JSON columns as text, as a Job."""
+def job_from(row: Record | Mapping[str, Any]) -> Job:
+    """Return the Job of a row of `awa.jobs` whose JSON columns are text. Missing columns have the defaults of Job."""
     values: dict[str, Any] = dict(row)
     values["state"] = State(values["state"])
-    for column in _JSON_COLUMNS:
-        text = values[column]
+    for column in JSON_COLUMNS:
+        text = values.get(column)
         values[column] = None if text is None else json.loads(text)
     values["errors"] = values["errors"] or []
     values["metadata"] = values["metadata"] or {}

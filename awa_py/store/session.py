@@ -5,23 +5,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from awa_py.db.columns import fill_columns
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection, Record
-
-# What a job carries unchanged from one table to the next. `attempt`, `lease`, `run_at` and `errors` are not
-# among them, since transitions change them: each statement says how.
-CARRIED = (
-    "id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue, args, metadata, "
-    "tags, unique_key, progress, concurrency_key, concurrency_limit, ordered"
-)
-
-# What people see of a job: the columns of `awa.jobs`, JSON as text, so that nobody's codecs matter.
-SHOWN = (
-    "id, kind, queue, state, priority, attempt, max_attempts, args::text AS args, run_at, created_at, attempted_at, "
-    "finalized_at, heartbeat_at, deadline_at, worker_id, lease, errors::text AS errors, progress::text AS progress, "
-    "result::text AS result, tags, metadata::text AS metadata, unique_key, parent_id, timeout, rescues, "
-    "cancel_requested_at, concurrency_key, concurrency_limit, ordered"
-)
 
 # How often in a row the queue `q` was throttled, as of now: one less for every two minutes of quiet since it went on.
 THROTTLES = (
@@ -33,9 +19,7 @@ THROTTLES = (
 def statement(name: str, schema: Schema) -> str:
     """The text of `sql/NAME.sql` for this schema."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return schema.qualify(
-        text.replace("{carried}", CARRIED).replace("{shown}", SHOWN).replace("{throttles}", THROTTLES)
-    )
+    return schema.qualify(fill_columns(text).replace("{throttles}", THROTTLES))
 
 
 class Session:

@@ -16,7 +16,7 @@ from awa_py.db.schema import Schema
 from awa_py.db.types import DedicatedConnection
 from awa_py.errors import AwaError
 from awa_py.maintenance.cleanup import DAYS_AHEAD
-from awa_py.store.maintenance import make_partitions
+from awa_py.store.partitions import create_day_partitions
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -48,7 +48,7 @@ async def scratch_schema(url: str) -> AsyncIterator[Database]:
     try:
         await migrations.migrate(database)
         async with _keeper(database) as connection:  # a day begins with its partition
-            await make_partitions(Session(connection, database.schema), days_ahead=DAYS_AHEAD)
+            await create_day_partitions(Session(connection, database.schema), "completed", days_ahead=DAYS_AHEAD)
         yield database
     finally:
         await _to_its_end(_drop(database))

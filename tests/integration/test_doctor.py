@@ -134,7 +134,10 @@ class TestSchema:
             ("ALTER TABLE awa.workers DROP COLUMN version", "column workers.version"),
             ("ALTER TABLE awa.workers ALTER pid TYPE bigint", "column workers.pid"),
             ("ALTER TABLE awa.ready ALTER pos DROP DEFAULT", "column ready.pos"),
-            ("DROP FUNCTION awa.make_partitions", "function make_partitions(days_ahead integer)"),
+            (
+                "DROP FUNCTION awa.create_day_partitions",
+                "function create_day_partitions(parent text, days_ahead integer)",
+            ),
             (
                 "CREATE OR REPLACE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void LANGUAGE sql "
                 "AS 'SELECT NULL::void'",
@@ -221,7 +224,7 @@ class TestPartitions:
         for days in range(left + 1, 8):
             await session.connection.execute(f"DROP TABLE awa.{await self.partition(session, days)}")
         assert [each.level for each in await look(database, "schema.partitions")] == ([level] if level else [])
-        await session.connection.fetchval("SELECT awa.make_partitions(7)")
+        await session.connection.fetchval("SELECT awa.create_day_partitions('completed', 7)")
         assert await look(database, "schema.partitions") == []
 
     async def test_jobs_in_the_default_one(self, session: Session, database: Database) -> None:

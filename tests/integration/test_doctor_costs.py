@@ -3,7 +3,7 @@
 import pytest
 
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
-from awa_py.store import catalog, waiting
+from awa_py.store import partitions, waiting
 from awa_py.store.session import Session
 from tests.pages import Touched, undone
 from tests.support import another_session, insert, insert_completed, insert_running, seconds
@@ -40,7 +40,7 @@ async def look(session: Session) -> None:
     unserved = await waiting.list_unserved_kinds(session, names, look_at=25, staleness=STALENESS)
     assert len(unserved) == 21
     await waiting.get_arrears(session, look_at=1_000, staleness=STALENESS, grace=STALENESS)
-    assert await catalog.find_stray_completed_job(session) is None
+    assert await partitions.find_stray_completed_job(session) is None
 
 
 async def test_only_the_heads_are_read_however_long_the_queues(database: Database) -> None:

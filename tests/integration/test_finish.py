@@ -144,7 +144,7 @@ class TestComplete:
         assert await states(session) == ({"completed": 1} if kept else {})
 
     async def test_a_day_without_partition_still_completes(self, session: Session) -> None:
-        await session.connection.execute("SELECT awa.drop_partitions('infinity')")
+        await session.connection.execute("SELECT awa.drop_day_partitions('completed', 'infinity')")
         (job_id,) = await insert_running(session)
         await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert await session.connection.fetchval("SELECT count(*) FROM awa.completed_default") == 1

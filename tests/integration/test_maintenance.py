@@ -23,15 +23,14 @@ from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, renew_leases
 from awa_py.store.maintenance import (
     delete_completed_jobs,
     delete_dead_jobs,
-    drop_partitions,
     fail_expired_jobs,
-    make_partitions,
     promote_jobs,
     rescue_overdue_jobs,
     rescue_stale_jobs,
     sweep_unique_keys,
     sweep_workers,
 )
+from awa_py.store.partitions import create_day_partitions, drop_completed_partitions
 from awa_py.store.session import Session
 from tests.support import (
     OWNER,
@@ -332,13 +331,13 @@ class TestCleanupOfCompletedJobs:
         today = await session.connection.fetchval("SELECT (now() AT TIME ZONE 'UTC')::date")
         days = [(today + timedelta(days=n)).strftime("%Y%m%d") for n in range(8)]
         assert await self.partitions(session) == [*days, "default"]
-        assert await make_partitions(session, days_ahead=9) == 2
-        assert await make_partitions(session, days_ahead=9) == 0
+        assert await create_day_partitions(session, "completed", days_ahead=9) == 2
+        assert await create_day_partitions(session, "completed", days_ahead=9) == 0
 
     async def test_a_partition_begins_at_midnight_utc_wherever_the_session_is(self, session: Session) -> None:
         await session.connection.execute("SET timezone = 'Pacific/Auckland'")
-        await session.connection.execute("SELECT awa.drop_partitions('infinity')")
-        assert await make_partitions(session, days_ahead=7) == 8
+        await session.connection.execute("SELECT awa.drop_day_partitions('completed', 'infinity')")
+        assert await create_day_partitions(session, "completed", days_ahead=7) == 8
         await insert_completed(session, 5, age_s=0)
         today = await session.connection.fetchval("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
         assert await count(session.connection, f"SELECT count(*) FROM awa.completed_{today}") == 5
@@ -350,16 +349,16 @@ class TestCleanupOfCompletedJobs:
             "SELECT 'work', gen_random_uuid(), '2020-01-01 12:00+00', '2020-01-01 12:00+00' FROM generate_series(1, 9)"
         )
         await insert_completed(session, 2, age_s=0)
-        assert await drop_partitions(session, retention=DAY) == 1
+        assert await drop_completed_partitions(session, retention=DAY) == 1
         assert "20200101" not in await self.partitions(session)
         assert await states(session) == {"completed": 2}
 
     async def test_a_partition_stays_while_any_queue_keeps_its_jobs(self, session: Session) -> None:
         await self.add_partition(session, "2020-01-01", "2020-01-02")
         await insert_queue(session, "archive", completed_retention=timedelta(days=36_500))
-        assert await drop_partitions(session, retention=DAY) == 0
+        assert await drop_completed_partitions(session, retention=DAY) == 0
         await insert_queue(session, "archive", completed_retention=DAY)
-        assert await drop_partitions(session, retention=DAY) == 1
+        assert await drop_completed_partitions(session, retention=DAY) == 1
 
     async def test_yesterdays_partition_stays_until_its_last_job_is_old(self, session: Session) -> None:
         yesterday, today = await session.connection.fetchrow(  # type: ignore[misc]
@@ -367,13 +366,13 @@ class TestCleanupOfCompletedJobs:
             "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
         )
         await self.add_partition(session, yesterday, today)
-        assert await drop_partitions(session, retention=DAY) == 0
+        assert await drop_completed_partitions(session, retention=DAY) == 0
 
     async def test_what_waits_in_the_default_partition_moves_when_the_day_gets_one(self, session: Session) -> None:
-        await session.connection.execute("SELECT awa.drop_partitions('infinity')")
+        await session.connection.execute("SELECT awa.drop_day_partitions('completed', 'infinity')")
         jobs = await insert_completed(session, 3, age_s=0)
         assert await count(session.connection, "SELECT count(*) FROM awa.completed_default") == 3
-        assert await make_partitions(session, days_ahead=7) == 8
+        assert await create_day_partitions(session, "completed", days_ahead=7) == 8
         assert await count(session.connection, "SELECT count(*) FROM awa.completed_default") == 0
         assert [(await look(session, job_id)).state for job_id in jobs] == [State.COMPLETED] * 3
 
@@ -535,7 +534,7 @@ class TestTwoAtOnce:
     async def test_cleanup_with_partitions_to_make_and_to_drop(self, session: Session, database: Database) -> None:
         async with another_session(database) as other:
             for _ in range(5):
-                await session.connection.execute("SELECT awa.drop_partitions('infinity')")
+                await session.connection.execute("SELECT awa.drop_day_partitions('completed', 'infinity')")
                 await session.connection.execute(
                     "CREATE TABLE awa.completed_20200101 PARTITION OF awa.completed "
                     "FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')"

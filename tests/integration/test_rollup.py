@@ -244,15 +244,15 @@ class TestSums:
 
 @pytest.mark.parametrize("length_s", [0.0, 0.0005, 0.001, 0.00101, 0.0123, 1, 59.3, 86_400, 10**6, 10**9])
 async def test_the_database_and_python_mean_the_same_cells(session: Session, length_s: float) -> None:
-    cell = await session.connection.fetchval("SELECT awa.cell($1)", seconds(length_s))
-    middle = await session.connection.fetchval("SELECT awa.seconds($1)", cell)
+    cell = await session.connection.fetchval("SELECT awa.latency_bucket($1)", seconds(length_s))
+    middle = await session.connection.fetchval("SELECT awa.latency_bucket_seconds($1)", cell)
     assert percentile({cell: 1}, 0.5) == pytest.approx(middle)
     if 0.001 <= length_s <= 10**6:
         assert middle == pytest.approx(length_s, rel=0.06)
 
 
 async def test_an_attempt_that_never_was_has_no_length(session: Session) -> None:
-    for nothing in ("awa.cell(NULL)", "awa.seconds(NULL)"):
+    for nothing in ("awa.latency_bucket(NULL)", "awa.latency_bucket_seconds(NULL)"):
         assert await session.connection.fetchval(f"SELECT {nothing}") is None
 
 

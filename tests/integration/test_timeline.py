@@ -377,7 +377,7 @@ class TestPartitions:
 
     async def test_each_day_has_one_and_old_ones_are_dropped_whole(self, session: Session) -> None:
         assert len(await self.partitions(session)) == 1 + DAYS_AHEAD + 1
-        await session.connection.execute("SELECT awa.drop_days('events', 'infinity')")
+        await session.connection.execute("SELECT awa.drop_day_partitions('events', 'infinity')")
         await self.note(session, age_s=0, rows=3)
         assert await count(session.connection, "SELECT count(*) FROM awa.events_default") == 3
         assert await self.clean_up(session) == 1 + DAYS_AHEAD

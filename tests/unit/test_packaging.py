@@ -18,3 +18,9 @@ def test_every_unit_file_is_in_the_wheel() -> None:
     for path in (ROOT / "systemd").iterdir():
         if path.is_file() and path.suffix != ".py":
             assert any(fnmatch(path.name, pattern) for pattern in patterns), path.name
+
+
+def test_every_schema_file_is_in_the_wheel() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["awa_schema"]
+    included = {path for pattern in patterns for path in (ROOT / "schema").glob(pattern)}
+    assert set((ROOT / "schema").rglob("*.sql")) <= included

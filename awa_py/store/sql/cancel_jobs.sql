@@ -15,7 +15,7 @@ later AS (
 stopped AS (SELECT * FROM ready UNION ALL SELECT * FROM later),
 buried AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease)
-    SELECT 'cancelled', {carried}, run_at, awa.with_error(errors, attempt, 'cancelled by user'), attempt, lease
+    SELECT 'cancelled', {carried}, run_at, awa.append_error(errors, attempt, 'cancelled by user'), attempt, lease
     FROM stopped
 ),
 asked AS (

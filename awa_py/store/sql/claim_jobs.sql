@@ -30,8 +30,9 @@ WITH gone AS (
                                  OR max_workers IS NOT NULL OR rate_jobs IS NOT NULL))
         LIMIT $4
     ))
-    RETURNING *, least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
-                       expires_at) AS deadline_at
+    RETURNING *, now() AS attempted_at,
+              least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
+                    expires_at) AS deadline_at
 ),
 claimed AS (
     INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, deadline_at)
@@ -41,8 +42,7 @@ claimed AS (
 (SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
         extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
         CASE WHEN kind = ANY ($7::text[])
-             THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
-                      parent_id, timeout, rescues, concurrency_key, concurrency_limit, ordered) END AS details,
+             THEN {details} END AS details,
         CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s
  FROM gone
  ORDER BY priority, pos)

@@ -12,12 +12,11 @@ SELECT id, lease + 1 AS lease, kind, (attempt + 1)::smallint AS attempt,
        CASE WHEN fits OR id IS NULL THEN args::text END AS args,
        extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
        CASE WHEN fits AND shown
-            THEN ROW(max_attempts, run_at, created_at, now(), deadline_at, errors::text, metadata::text, tags, unique_key,
-                     parent_id, timeout, rescues, concurrency_key, concurrency_limit, ordered) END AS details,
+            THEN {details} END AS details,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s
 FROM awa.claim_within_limits($1, $2, $9, $3, $4, $5, $6) AS job
 CROSS JOIN LATERAL (
-    SELECT kind = ANY ($7::text[]) AS shown,
+    SELECT kind = ANY ($7::text[]) AS shown, now() AS attempted_at,
            length(args::text) + CASE WHEN kind = ANY ($7) THEN length(concat(errors, metadata, tags, unique_key, concurrency_key))
                                      ELSE 0 END <= 64000 / $3::int AS fits,
            least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)), expires_at) AS deadline_at

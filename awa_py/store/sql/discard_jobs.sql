@@ -10,7 +10,7 @@ WITH ended AS (
 ),
 put AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
-    SELECT state, {carried}, run_at, awa.with_error(errors, attempt, error), attempt, lease, worker_id, attempted_at
+    SELECT state, {carried}, run_at, awa.append_error(errors, attempt, error), attempt, lease, worker_id, attempted_at
     FROM ended
 )
 SELECT id FROM ended

@@ -1,3 +1,3 @@
--- Drops the day partitions of events that are old as a whole. Answers how many it dropped.
+-- Drop the day partitions of events whose whole day is older than the retention. Return the number of partitions dropped.
 -- $1 retention
-SELECT awa.drop_days('events', now() - $1::interval)
+SELECT awa.drop_day_partitions('events', now() - $1::interval)

@@ -15,7 +15,7 @@ later AS (
 expired AS (SELECT * FROM ready UNION ALL SELECT * FROM later),
 put AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease)
-    SELECT 'failed', {carried}, run_at, awa.with_error(errors, attempt, 'hard deadline exceeded'), attempt, lease
+    SELECT 'failed', {carried}, run_at, awa.append_error(errors, attempt, 'hard deadline exceeded'), attempt, lease
     FROM expired
 )
 SELECT queue, count(*) FROM expired GROUP BY queue

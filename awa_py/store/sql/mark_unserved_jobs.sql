@@ -33,7 +33,7 @@ unserved AS MATERIALIZED (
 ),
 marked AS (
     UPDATE awa.ready r
-    SET errors = awa.with_error(r.errors, r.attempt, 'no handler registered for kind: ' || r.kind)
+    SET errors = awa.append_error(r.errors, r.attempt, 'no handler registered for kind: ' || r.kind)
     WHERE r.ctid = ANY (ARRAY(
         SELECT due.ctid
         FROM due JOIN unserved USING (queue, kind)

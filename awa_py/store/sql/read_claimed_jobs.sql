@@ -4,8 +4,7 @@
 SELECT id, lease, kind, attempt, args::text AS args,
        extract(epoch FROM deadline_at - attempted_at)::float8 AS deadline_s, priority, claimed.pos,
        CASE WHEN kind = ANY ($4::text[])
-            THEN ROW(max_attempts, run_at, created_at, attempted_at, deadline_at, errors::text, metadata::text, tags, unique_key,
-                     parent_id, timeout, rescues, concurrency_key, concurrency_limit, ordered) END AS details,
+            THEN {details} END AS details,
        CASE WHEN $5 THEN greatest(date_part('epoch', attempted_at - run_at), 0) END AS waited_s
 FROM unnest($1::bigint[], $2::bigint[]) AS claimed(id, pos) JOIN awa.running USING (id)
 WHERE worker_id = $3

@@ -7,7 +7,7 @@ WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(j
 -- Looked at with the first job that has a key, else never. Keys are taken in their order, as an enqueue takes them: two
 -- callers cannot deadlock. A job that has ended keeps no other from its key: whoever comes last has it.
 keyed AS MATERIALIZED (
-    SELECT id, unique_key, awa.hold_unique_key_again(unique_key, id) AS holder
+    SELECT id, unique_key, awa.reacquire_unique_key(unique_key, id) AS holder
     FROM (SELECT id, unique_key
           FROM (SELECT id, unique_key, state, lease FROM awa.dead
                 UNION ALL SELECT id, unique_key, 'completed', lease FROM awa.completed) AS finished

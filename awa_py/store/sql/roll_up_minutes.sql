@@ -13,7 +13,7 @@ WITH ended AS (
 -- The many rows are gone through once: what follows works with what is left of them.
 alike AS MATERIALIZED (
     SELECT date_bin('1 minute', finalized_at, '2000-01-01 00:00+00') AS at, queue, kind, state,
-           awa.cell(attempted_at - run_at) AS wait, awa.cell(finalized_at - attempted_at) AS run,
+           awa.latency_bucket(attempted_at - run_at) AS wait, awa.latency_bucket(finalized_at - attempted_at) AS run,
            count(*) AS jobs, sum(attempt - 1) FILTER (WHERE attempt > 1) AS retried
     FROM ended GROUP BY 1, 2, 3, 4, 5, 6
 ),
@@ -36,12 +36,12 @@ written AS (
                                             wait_p99, run_p50, run_p95, run_p99, waits, runs)
     SELECT at, queue, kind, max(completed) FILTER (WHERE how = 3), max(failed) FILTER (WHERE how = 3),
            max(cancelled) FILTER (WHERE how = 3), max(retried) FILTER (WHERE how = 3),
-           awa.seconds(min(cell) FILTER (WHERE how = 1 AND upto >= 0.50 * total)),
-           awa.seconds(min(cell) FILTER (WHERE how = 1 AND upto >= 0.95 * total)),
-           awa.seconds(min(cell) FILTER (WHERE how = 1 AND upto >= 0.99 * total)),
-           awa.seconds(min(cell) FILTER (WHERE how = 2 AND upto >= 0.50 * total)),
-           awa.seconds(min(cell) FILTER (WHERE how = 2 AND upto >= 0.95 * total)),
-           awa.seconds(min(cell) FILTER (WHERE how = 2 AND upto >= 0.99 * total)),
+           awa.latency_bucket_seconds(min(cell) FILTER (WHERE how = 1 AND upto >= 0.50 * total)),
+           awa.latency_bucket_seconds(min(cell) FILTER (WHERE how = 1 AND upto >= 0.95 * total)),
+           awa.latency_bucket_seconds(min(cell) FILTER (WHERE how = 1 AND upto >= 0.99 * total)),
+           awa.latency_bucket_seconds(min(cell) FILTER (WHERE how = 2 AND upto >= 0.50 * total)),
+           awa.latency_bucket_seconds(min(cell) FILTER (WHERE how = 2 AND upto >= 0.95 * total)),
+           awa.latency_bucket_seconds(min(cell) FILTER (WHERE how = 2 AND upto >= 0.99 * total)),
            array_agg(ARRAY[cell, jobs::int] ORDER BY cell) FILTER (WHERE how = 1),
            array_agg(ARRAY[cell, jobs::int] ORDER BY cell) FILTER (WHERE how = 2)
     FROM ranked GROUP BY at, queue, kind

@@ -5,7 +5,7 @@ UPDATE awa.running r
 SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
     attempted_at = now(), heartbeat_at = now(), cancel_requested_at = NULL,
     deadline_at = least(now() + coalesce(r.timeout, (SELECT timeout FROM awa.queues WHERE name = r.queue)), r.expires_at),
-    errors = awa.with_error(r.errors, r.attempt, 'heartbeat stale: worker presumed dead')
+    errors = awa.append_error(r.errors, r.attempt, 'heartbeat stale: worker presumed dead')
 FROM (
     SELECT stale.id
     FROM awa.running stale LEFT JOIN awa.queues q ON q.name = stale.queue
@@ -21,6 +21,4 @@ FROM (
 WHERE r.id = taken.id
 RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
           extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.priority, 0::bigint AS pos,
-          ROW(r.max_attempts, r.run_at, r.created_at, r.attempted_at, r.deadline_at, r.errors::text, r.metadata::text,
-              r.tags, r.unique_key, r.parent_id, r.timeout, r.rescues, r.concurrency_key,
-              r.concurrency_limit, r.ordered) AS details
+          {details} AS details

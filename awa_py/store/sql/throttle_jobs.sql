@@ -41,7 +41,7 @@ put AS (
 ),
 buried AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
-    SELECT 'cancelled', {carried}, run_at, awa.with_error(errors, attempt, 'cancelled by user'), attempt, lease,
+    SELECT 'cancelled', {carried}, run_at, awa.append_error(errors, attempt, 'cancelled by user'), attempt, lease,
            worker_id, attempted_at
     FROM ended WHERE cancel_requested_at IS NOT NULL
 ),

@@ -141,7 +141,7 @@ async def main() -> None:
     url, workload, params = os.environ["BENCH_DATABASE_URL"], sys.argv[1], json.loads(sys.argv[2])
     await migrations.migrate(Database(url, Schema()))
     async with connected(url) as connection:
-        await connection.fetchval("SELECT awa.make_partitions(1)")
+        await connection.fetchval("SELECT awa.create_day_partitions('completed', 1)")
     answer = await (drain(url, **params) if workload == "drain" else enqueue(url, **params))
     print(json.dumps(answer), flush=True)
 

@@ -1,5 +1,6 @@
--- The days (UTC) from today on, the name of each one's partition, and whether it is there and attached.
--- $1 how many days after today
+-- The days (UTC) from today on, with the name of each day's partition of completed jobs, and whether a table of that name
+-- exists and is attached.
+-- $1 the number of days after today
 WITH attached AS (
     SELECT child.relname
     FROM pg_inherits
@@ -10,7 +11,7 @@ WITH attached AS (
 )
 SELECT day, name, EXISTS (SELECT FROM attached WHERE relname = name) AS attached,
        EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-               WHERE n.nspname = 'awa' AND c.relname = name) AS there
+               WHERE n.nspname = 'awa' AND c.relname = name) AS exists
 FROM (SELECT day, 'completed_' || to_char(day, 'YYYYMMDD') AS name
       FROM (SELECT (now() AT TIME ZONE 'UTC')::date + g AS day FROM generate_series(0, $1::int) AS g) AS days) AS named
 ORDER BY day

@@ -1,0 +1,48 @@
+"""The lists of a job's columns that SQL files share.
+
+SQL files, those of the schema too, write placeholders instead of lists, so that a new job column is one field of `Job`
+and one column in `schema/0001_baseline/02_job_tables.sql`:
+
+- `{job}`: the columns of the view `awa.jobs`, which are the fields of `Job`
+- `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter
+- `{carried}`: the columns that a job takes unchanged from one table to the next
+- `{carried without rescues, progress}`: the same except some that the statement sets itself
+- `{details}`: what a claim returns of a job only if its handler can read it, because decoding it is expensive
+"""
+
+import re
+from dataclasses import fields
+
+from awa_py.model.job import Job
+
+JOB = tuple(field.name for field in fields(Job) if field.name != "is_new")
+JSON_COLUMNS = ("args", "errors", "progress", "result", "metadata")
+
+# The columns that a transition changes, or that not every table has: each statement writes them itself.
+_NOT_CARRIED = (
+    *("state", "run_at", "errors", "attempt", "lease", "worker_id", "attempted_at", "finalized_at", "heartbeat_at"),
+    *("deadline_at", "cancel_requested_at", "result"),
+)
+CARRIED = (*(name for name in JOB if name not in _NOT_CARRIED), "expires_at")
+
+# Columns of each claimed row, or that a job does not have when it is claimed.
+_NOT_DETAILS = (
+    *("id", "kind", "queue", "state", "priority", "attempt", "args", "lease", "worker_id"),
+    *("finalized_at", "heartbeat_at", "progress", "result", "cancel_requested_at"),
+)
+DETAILS = tuple(name for name in JOB if name not in _NOT_DETAILS)
+
+
+def fill_columns(sql: str) -> str:
+    """Replace the placeholders with the lists of columns."""
+    sql = re.sub(r"\{carried without ([\w, ]+)\}", lambda found: _carried_without(found[1].split(", ")), sql)
+    return (
+        sql.replace("{carried}", ", ".join(CARRIED))
+        .replace("{job}", ", ".join(JOB))
+        .replace("{shown}", ", ".join(f"{name}::text AS {name}" if name in JSON_COLUMNS else name for name in JOB))
+        .replace("{details}", f"ROW({', '.join(f'{n}::text' if n in JSON_COLUMNS else n for n in DETAILS)})")
+    )
+
+
+def _carried_without(names: list[str]) -> str:
+    return ", ".join(name for name in CARRIED if name not in names)

@@ -1,3 +1,0 @@
--- Makes the partitions of the days ahead. Answers how many it made.
--- $1 days
-SELECT awa.make_partitions($1)

@@ -1,0 +1,61 @@
+-- The workers, the leader, and the notifications between processes.
+
+CREATE TABLE awa.workers (
+    id           uuid        PRIMARY KEY,
+    hostname     text        NOT NULL,
+    pid          int         NOT NULL,
+    version      text        NOT NULL,
+    queues       text[]      NOT NULL,
+    kinds        text[]      NOT NULL,
+    concurrency  int         NOT NULL,
+    started_at   timestamptz NOT NULL DEFAULT now(),
+    heartbeat_at timestamptz NOT NULL DEFAULT now(),
+    label        text,                               -- NULL: the worker is shown by its id
+    limits       int[]       NOT NULL DEFAULT '{}',  -- the slots of each of its queues
+    quiet        boolean     NOT NULL DEFAULT false, -- claims nothing, and finishes what runs
+    stopping     boolean     NOT NULL DEFAULT false, -- was told to stop, or drains
+    -- The start time of the server on which the worker's session holds its advisory lock; NULL: it holds none. If that is
+    -- the current server and the lock is free, the session has ended.
+    locked_on    timestamptz
+) WITH (fillfactor = 50);  -- every row is updated every two seconds, in place
+
+-- A worker's share of a queue's max_workers, as the leader split it.
+CREATE TABLE awa.slots (
+    queue     text NOT NULL,
+    worker_id uuid NOT NULL REFERENCES awa.workers (id) ON DELETE CASCADE,
+    slots     int  NOT NULL CONSTRAINT slots_are_counted CHECK (slots >= 0),
+    PRIMARY KEY (queue, worker_id)
+);
+CREATE INDEX slots_worker ON awa.slots (worker_id);
+
+-- Always one row: the last process that won the election. It still leads if the advisory lock is held.
+CREATE TABLE awa.leader (
+    singleton   boolean     PRIMARY KEY DEFAULT true CONSTRAINT there_is_one CHECK (singleton),
+    worker_id   uuid,
+    hostname    text,
+    pid         int,
+    epoch       bigint      NOT NULL DEFAULT 0,
+    elected_at  timestamptz
+);
+INSERT INTO awa.leader DEFAULT VALUES;
+
+-- The workers that want a wake-up when a job of a queue becomes available. NOTIFY holds a lock on the whole server until
+-- its transaction has committed, so transactions that notify commit one after another. Therefore awa notifies
+-- only workers that wait: a worker subscribes when it is idle, and unsubscribes when it is busy enough to poll.
+CREATE TABLE awa.listening (
+    queue     text NOT NULL,
+    worker_id uuid NOT NULL REFERENCES awa.workers (id) ON DELETE CASCADE,
+    PRIMARY KEY (queue, worker_id)
+);
+CREATE INDEX listening_worker ON awa.listening (worker_id);
+
+-- Notify subscribed workers that the queues have available jobs, and the leader of a due time that is close. The leader
+-- finds later due times by polling. It has a channel of its own, so that jobs do not wake up the candidates, which each
+-- worker has.
+CREATE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('awa', 'ready:' || name)
+    FROM unnest(ready_queues) AS name
+    WHERE EXISTS (SELECT FROM awa.listening WHERE queue = name)
+    UNION ALL
+    SELECT pg_notify('awa' || ':leader', 'due:') WHERE due < now() + interval '10 seconds'
+$$;

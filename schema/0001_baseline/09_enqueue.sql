@@ -1,0 +1,81 @@
+-- Enqueue jobs, in the caller's transaction.
+
+-- Enqueue a JSON array of objects. Each has `kind`, and any of: args, queue, priority, run_at, delay, max_attempts,
+-- timeout, deadline, tags, metadata, parent_id, unique_key, unique_for, unique_states, concurrency_key,
+-- concurrency_limit, ordered, usual_queue. A job without a queue goes to the queue of its route, else to `usual_queue`.
+-- Return one row per object, in their order (n). If another job holds the unique key, is_new is false and id is the
+-- holder's.
+-- Runs as the schema's owner, so that a producer needs no rights on tables.
+CREATE FUNCTION awa.enqueue_many(jobs jsonb)
+RETURNS TABLE (n bigint, id bigint, is_new boolean, state text, run_at timestamptz, created_at timestamptz, queue text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH input AS MATERIALIZED (
+        SELECT j.ordinality AS n, nextval('awa.job_id') AS id, now() AS created_at, 0::smallint AS rescues,
+               NULL::jsonb AS progress, j.kind,
+               coalesce(j.queue, awa.route(j.kind), j.usual_queue, 'default') AS queue,
+               coalesce(j.priority, 2::smallint) AS priority, coalesce(j.args, '{}') AS args,
+               coalesce(j.run_at, now() + coalesce(j.delay, '0')) AS run_at,
+               coalesce(j.max_attempts, 25::smallint) AS max_attempts, j.timeout, j.deadline AS expires_at, j.tags,
+               j.metadata, j.parent_id, j.unique_key, j.unique_for,
+               coalesce(j.unique_states, '{scheduled,available,running,retryable,waiting}') AS unique_states,
+               j.concurrency_key,
+               CASE WHEN j.concurrency_key IS NOT NULL THEN coalesce(j.concurrency_limit, 1::smallint) END
+                   AS concurrency_limit,
+               CASE WHEN j.concurrency_key IS NOT NULL THEN coalesce(j.ordered, false) END AS ordered
+        FROM ROWS FROM (jsonb_to_recordset(jobs) AS (
+                 kind text, queue text, priority smallint, args jsonb, run_at timestamptz, delay interval,
+                 max_attempts smallint, timeout interval, deadline timestamptz, tags text[], metadata jsonb,
+                 parent_id bigint, unique_key text, unique_for interval, unique_states text[],
+                 concurrency_key text, concurrency_limit smallint, ordered boolean, usual_queue text))
+             WITH ORDINALITY AS j
+    ),
+    -- Keys are acquired in their order, each once, so that two callers with the same keys cannot deadlock.
+    keyed AS MATERIALIZED (
+        SELECT sorted.unique_key,
+               awa.acquire_unique_key(sorted.unique_key, sorted.id, sorted.unique_for, sorted.unique_states) AS holder
+        FROM (SELECT DISTINCT ON (unique_key) unique_key, id, unique_for, unique_states
+              FROM input WHERE unique_key IS NOT NULL ORDER BY unique_key, n OFFSET 0) AS sorted
+    ),
+    decided AS MATERIALIZED (
+        SELECT input.*, coalesce(keyed.holder, input.id) AS holder
+        FROM input LEFT JOIN keyed USING (unique_key)
+    ),
+    inserted_ready AS (
+        INSERT INTO awa.ready ({carried}, run_at)
+        SELECT {carried}, run_at FROM decided WHERE holder = id AND run_at <= now() ORDER BY n
+    ),
+    inserted_scheduled AS (
+        INSERT INTO awa.scheduled (state, {carried}, run_at)
+        SELECT 'scheduled', {carried}, run_at FROM decided WHERE holder = id AND run_at > now()
+    ),
+    notified AS MATERIALIZED (
+        SELECT awa.wake(array_agg(DISTINCT queue) FILTER (WHERE run_at <= now()),
+                        min(run_at) FILTER (WHERE run_at > now()))
+        FROM decided WHERE holder = id
+    )
+    SELECT decided.n, holder, holder = id,
+           CASE WHEN run_at <= now() THEN 'available' ELSE 'scheduled' END, run_at, now(), queue
+    FROM decided, notified ORDER BY n;
+END $$;
+
+REVOKE EXECUTE ON FUNCTION awa.enqueue_many FROM PUBLIC;
+
+-- Enqueue one job. Return its id, or the id of the job that holds its unique key.
+CREATE FUNCTION awa.enqueue(
+    kind text, args jsonb DEFAULT '{}', queue text DEFAULT NULL, priority int DEFAULT NULL,
+    run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, max_attempts int DEFAULT NULL,
+    timeout interval DEFAULT NULL, deadline timestamptz DEFAULT NULL, tags text[] DEFAULT NULL,
+    metadata jsonb DEFAULT NULL, parent_id bigint DEFAULT NULL, unique_key text DEFAULT NULL,
+    unique_for interval DEFAULT NULL, unique_states text[] DEFAULT NULL, concurrency_key text DEFAULT NULL,
+    concurrency_limit int DEFAULT NULL, ordered boolean DEFAULT NULL
+) RETURNS bigint LANGUAGE sql AS $$
+    SELECT id FROM awa.enqueue_many(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+        'kind', kind, 'queue', queue, 'priority', priority, 'run_at', run_at, 'delay', delay,
+        'max_attempts', max_attempts, 'timeout', timeout, 'deadline', deadline, 'tags', tags,
+        'parent_id', parent_id, 'unique_key', unique_key, 'unique_for', unique_for, 'unique_states', unique_states,
+        'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'ordered', ordered))
+        || jsonb_build_object('args', args, 'metadata', metadata)))
+$$;

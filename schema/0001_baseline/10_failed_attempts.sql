@@ -1,0 +1,71 @@
+-- End failed attempts.
+
+-- Return the list of errors with one more entry. It keeps the last 32.
+CREATE FUNCTION awa.append_error(errors jsonb, attempt int, error text) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN jsonb_array_length(coalesce(errors, '[]')) >= 32 THEN errors - 0
+                ELSE coalesce(errors, '[]') END
+           || jsonb_build_object('attempt', attempt, 'at', now(), 'error', error)
+$$;
+
+-- End failed attempts: running → retryable, after the given delay or by the queue's backoff; or → failed, if no attempt is
+-- left or the job's deadline comes first; or → cancelled, if that was requested. The lease guards each row, and so does
+-- `holder`, the worker that ran the attempts, unless it is NULL.
+CREATE FUNCTION awa.fail_attempts(
+    ids bigint[], leases int[], error_texts text[], delays interval[], crashed boolean, holder uuid DEFAULT NULL
+) RETURNS TABLE (id bigint, lease int, queue text, kind text, attempt smallint, max_attempts smallint,
+                 retry_at timestamptz)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    -- Looked up by id: a join with the arrays becomes a scan of the whole table for each element, if the last vacuum saw an
+    -- empty table.
+    lease_of jsonb := jsonb_object(ids::text[], leases::text[]);
+    error_of jsonb := jsonb_object(ids::text[], error_texts);
+    delay_of jsonb := jsonb_object(ids::text[], delays::text[]);
+BEGIN
+    RETURN QUERY
+    WITH ended AS (
+        DELETE FROM awa.running
+        WHERE id = ANY (ids) AND lease = (lease_of ->> id::text)::int AND (holder IS NULL OR worker_id = holder)
+        RETURNING *, error_of ->> id::text AS error, (delay_of ->> id::text)::interval AS delay
+    ),
+    timed AS MATERIALIZED (
+        SELECT ended.*, now() + CASE
+                   WHEN ended.delay IS NOT NULL THEN ended.delay
+                   ELSE greatest(
+                       CASE WHEN q.backoff_enabled IS FALSE THEN interval '0'
+                            -- In seconds: an interval times 2^30 can overflow.
+                            ELSE make_interval(secs => least(
+                                extract(epoch FROM coalesce(q.backoff_base, '1 second'))::float8
+                                * 2 ^ least(ended.attempt - 1, 30),
+                                extract(epoch FROM coalesce(q.backoff_max, '1 hour'))::float8)) END,
+                       CASE WHEN crashed THEN interval '1 second' ELSE interval '0' END)
+               END AS next_run
+        FROM ended LEFT JOIN awa.queues q ON q.name = ended.queue
+    ),
+    decided AS MATERIALIZED (
+        SELECT *, attempt < max_attempts AND expires_at > next_run IS NOT FALSE
+                  AND cancel_requested_at IS NULL AS retry
+        FROM timed
+    ),
+    retried AS (
+        INSERT INTO awa.scheduled (state, {carried without rescues}, rescues, run_at, errors, attempt, lease)
+        SELECT 'retryable', {carried without rescues}, rescues + crashed::int, next_run,
+               awa.append_error(errors, attempt, error), attempt, lease
+        FROM decided WHERE retry
+    ),
+    discarded AS (
+        INSERT INTO awa.dead (state, {carried without rescues}, rescues, run_at, errors, attempt, lease, worker_id,
+                              attempted_at)
+        SELECT CASE WHEN cancel_requested_at IS NULL THEN 'failed' ELSE 'cancelled' END,
+               {carried without rescues}, rescues + crashed::int, run_at,
+               awa.append_error(errors, attempt,
+                                CASE WHEN cancel_requested_at IS NULL THEN error ELSE 'cancelled by user' END),
+               attempt, lease, worker_id, attempted_at
+        FROM decided WHERE NOT retry
+    ),
+    notified AS MATERIALIZED (SELECT awa.wake(NULL, min(next_run)) FROM decided WHERE retry)
+    SELECT decided.id, decided.lease, decided.queue, decided.kind, decided.attempt, decided.max_attempts,
+           CASE WHEN decided.retry THEN decided.next_run END
+    FROM decided CROSS JOIN notified;
+END $$;
