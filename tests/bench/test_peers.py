@@ -52,7 +52,7 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     against = measured["Drain, history kept, against tuned graphile-worker"]
     assert against.measured == pytest.approx(3.0)
     assert against.is_met
-    assert measured["Enqueue one by one, against a bare INSERT … RETURNING"].measured == pytest.approx(0.9)
+    assert measured["Enqueue one by one, against a plain INSERT … RETURNING"].measured == pytest.approx(0.9)
     assert measured["Pickup on an idle queue, p50, against the best peer"].measured == pytest.approx(1 / 3)
 
 
@@ -84,7 +84,7 @@ def test_a_failed_run_is_named_and_not_counted(tmp_path: Path) -> None:
         for run in results.runs
     ]
     write_report(results, tmp_path)
-    assert "chancy has no figure in drain: it broke." in (tmp_path / "benchmarks.md").read_text()
+    assert "chancy has no result in drain: it broke." in (tmp_path / "benchmarks.md").read_text()
 
 
 def test_everybody_runs_the_drain() -> None:

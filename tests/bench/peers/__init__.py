@@ -1,4 +1,4 @@
-"""awa beside its peers: the same workloads for awa, for bare SQL, and for other queues on PostgreSQL.
+"""Compare awa with other queues on PostgreSQL and with plain SQL, with the same workloads.
 
 `make bench-peers` runs it and writes docs/benchmarks.md. The parts: `plan` (who runs what), `environments` (the peers'
 own installations), `harness` (the server, a database a run, the rounds), `contenders/` (one program a queue), `kit/`

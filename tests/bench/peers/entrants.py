@@ -45,24 +45,24 @@ ENTRANTS = {
             runtime="awa",
             program="awa",
             extra={"batch": True},
-            configuration='A handler of `batch=500, linger="50ms"` takes up to 500 jobs in a call. History kept.',
+            configuration='A handler of `batch=500, linger="50ms"` receives up to 500 jobs in a call. History kept.',
         ),
         Entrant(
             name="awa-connections",
             label="awa, 32 connections",
             runtime="own",
             program="awa_connections",
-            configuration="Each of the 32 producers enqueues through a connection of its own (`connection=`).",
+            configuration="Each of the 32 producers enqueues through its own connection (`connection=`).",
         ),
         Entrant(
             name="limit",
-            label="the limit (bare SQL)",
+            label="the limit (plain SQL)",
             runtime="own",
             program="limit",
             configuration=(
                 "asyncpg on awa's own tables: one connection claims 500 at a time (asynchronous commit), another one "
-                "completes them, overlapping; no handlers. Enqueues are INSERT … RETURNING, one connection a producer, "
-                "and COPY of tuples made beforehand."
+                "completes them, overlapping; no handlers. Enqueues are INSERT … RETURNING, one connection per "
+                "producer, and COPY of tuples built beforehand."
             ),
         ),
         Entrant(
@@ -73,7 +73,7 @@ ENTRANTS = {
             package="graphile-worker",
             extra={"tuned": True},
             configuration=(
-                "`concurrentJobs` 24, `localQueue.size` 5,000 (a claim takes as many), `completeJobBatchDelay` and "
+                "`concurrentJobs` 24, `localQueue.size` 5,000 (also the size of a claim), `completeJobBatchDelay` and "
                 "`failJobBatchDelay` 25 ms, a pool of 10. Finished jobs are deleted: it has no history."
             ),
         ),
@@ -84,7 +84,7 @@ ENTRANTS = {
             program="graphile_worker.mjs",
             package="graphile-worker",
             extra={"tuned": False},
-            configuration="No local queue and no batching, as by default; `concurrentJobs` 24, a pool of 25.",
+            configuration="The defaults: no local queue and no batching; `concurrentJobs` 24, a pool of 25.",
         ),
         Entrant(
             name="pgqueuer",
@@ -94,7 +94,7 @@ ENTRANTS = {
             package="pgqueuer",
             configuration=(
                 "asyncpg, uvloop, `batch_size` 500 (also the size of its log buffer), a pool of 10; one plain "
-                "connection for the lone producer. Finished jobs move to its log table, without their payload."
+                "connection for the single producer. Finished jobs move to its log table, without their payload."
             ),
         ),
         Entrant(
@@ -104,8 +104,8 @@ ENTRANTS = {
             program="pg_boss.mjs",
             package="pg-boss",
             configuration=(
-                "Ten workers of 1,000 jobs a batch in one process, polling every 0.5 s, the least that it accepts: "
-                "it has no notifications. Supervision and schedules off. Finished jobs are kept."
+                "Ten workers with batches of 1,000 jobs in one process, polling every 0.5 s, its minimum: it has no "
+                "notifications. Supervision and schedules off. Finished jobs are kept."
             ),
         ),
         Entrant(
@@ -116,8 +116,8 @@ ENTRANTS = {
             package="awa-pg",
             configuration=(
                 "Queue storage, one logical queue in 4 partitions with 512 workers and claims of up to 512 each, no "
-                "deadlines, rings rotated every 10 s and 5 s, polling every 50 ms beside its notifications, uvloop. "
-                "History kept."
+                "deadlines, rings rotated every 10 s and 5 s, polling every 50 ms in addition to notifications, "
+                "uvloop. History kept."
             ),
         ),
         Entrant(
@@ -128,7 +128,7 @@ ENTRANTS = {
             package="chancy",
             configuration=(
                 "The executor for asyncio, concurrency 1,000, `eager_polling`, outcomes sent every 0.1 s, psycopg "
-                "with its C parts, uvloop, no default plugins. History kept."
+                "with its C extension, uvloop, no default plugins. History kept."
             ),
         ),
         Entrant(
@@ -137,7 +137,7 @@ ENTRANTS = {
             runtime="pip",
             program="procrastinate",
             package="procrastinate",
-            configuration="psycopg with its C parts, uvloop, concurrency 5 on a pool of 5. History kept.",
+            configuration="psycopg with its C extension, uvloop, concurrency 5 on a pool of 5. History kept.",
         ),
     )
 }

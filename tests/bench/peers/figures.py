@@ -15,7 +15,7 @@ def draw_figures(results: Results) -> dict[str, str]:
         "latency": _latency(results, "latency", "Pickup on an idle queue"),
         "steady": _latency(results, "steady", "Pickup at a steady 500 jobs/s"),
         "pinned": _pinned(results),
-        "growth": _rates(results, "growth", "Drain beside other rows", "jobs/s; more is better"),
+        "growth": _rates(results, "growth", "Drain with other rows present", "jobs/s; more is better"),
     }
 
 
@@ -66,7 +66,9 @@ def _pinned(results: Results) -> str:
 def _name(key: str) -> str:
     """A contender's short name; of several runs of the same one, what tells them apart."""
     name, _, variant = key.partition(":")
-    label = ENTRANTS[name].label.removesuffix(", tuned").removesuffix(" (bare SQL)").replace("as documented", "default")
+    label = (
+        ENTRANTS[name].label.removesuffix(", tuned").removesuffix(" (plain SQL)").replace("as documented", "default")
+    )
     return f"{label}, {variant}" if variant else label
 
 

@@ -12,17 +12,17 @@ from tests.bench.peers.targets import targets
 
 ENQUEUES = {
     "enqueue-one": "one by one",
-    "enqueue-one-worker": "… beside a worker",
+    "enqueue-one-worker": "… with a worker",
     "enqueue-bulk": "bulk",
-    "enqueue-bulk-worker": "… beside a worker",
+    "enqueue-bulk-worker": "… with a worker",
     "enqueue-producers": "32 producers",
-    "enqueue-producers-worker": "… beside a worker",
+    "enqueue-producers-worker": "… with a worker",
 }
 COSTS = {
-    "transactions_per_job": "transactions a job",
-    "cpu_us_per_job.client": "CPU µs a job, worker",
-    "cpu_us_per_job.server": "CPU µs a job, server",
-    "dead_tuples_per_job": "dead tuples a job",
+    "transactions_per_job": "transactions per job",
+    "cpu_us_per_job.client": "CPU µs per job, worker",
+    "cpu_us_per_job.server": "CPU µs per job, server",
+    "dead_tuples_per_job": "dead tuples per job",
 }
 # A page by hand: why a target was missed, and what was tried. It is linked where it is there.
 PROFILE = "[Where the time goes](benchmarks/profile.md), and what was tried."
@@ -55,7 +55,7 @@ def _environment(results: Results) -> str:
     server = known["postgresql"]
     settings = ", ".join(f"{name} {value}" for name, value in server.items() if name != "version")
     runtimes = ", ".join(f"{name.capitalize()} {version}" for name, version in known["runtimes"].items())
-    hasty = "\n\n**A quick run: a tenth of the jobs. These figures show that it works, not how fast.**"
+    hasty = "\n\n**A quick run: a tenth of the jobs. These numbers show that it works, not how fast it is.**"
     return (
         f"Measured {known['date']} at {known['awa'] or 'an unknown commit'}: {known['cores']} cores "
         f"({known['processor']}) shared with PostgreSQL {server['version']} ({settings}), "
@@ -79,7 +79,7 @@ def _drain(results: Results) -> str:
         wal = results.median("drain", key, "wal_bytes_per_job")
         rate = results.median("drain", key, "jobs_per_s")
         rows.append([label(key), _jobs(results, "drain", key), _rate(rate), _times(ratio), _rate(wal)])
-    return _table(["", "jobs", "jobs/s", "awa against it", "WAL bytes a job"], rows) + _errors(results, "drain")
+    return _table(["", "jobs", "jobs/s", "awa against it", "WAL bytes per job"], rows) + _errors(results, "drain")
 
 
 def _costs(results: Results) -> str:
@@ -89,7 +89,7 @@ def _costs(results: Results) -> str:
         costs = [results.median("drain", key, figure) for figure in COSTS]
         if any(cost is not None for cost in costs):
             rows.append([label(key), *(NOTHING if cost is None else f"{cost:,.3g}" for cost in costs)])
-    return "What a job costs, from `awa bench`:\n\n" + _table(["", *COSTS.values()], rows) if rows else ""
+    return "The cost of a job, from `awa bench`:\n\n" + _table(["", *COSTS.values()], rows) if rows else ""
 
 
 def _enqueue(results: Results) -> str:
@@ -156,7 +156,7 @@ def _skipped(results: Results) -> str:
 
 def _errors(results: Results, workload: str) -> str:
     failures = [(key, results.error(workload, key)) for key in results.keys(workload)]
-    return "".join(f"\n\n{label(key)} has no figure in {workload}: {error}." for key, error in failures if error)
+    return "".join(f"\n\n{label(key)} has no result in {workload}: {error}." for key, error in failures if error)
 
 
 def _jobs(results: Results, workload: str, key: str) -> str:

@@ -72,13 +72,13 @@ def _enqueue(results: Results) -> Iterator[Target]:
 
     bulk_peers = _peers(results, "enqueue-bulk")
     yield Target(
-        says="Enqueue one by one, against a bare INSERT … RETURNING",
+        says="Enqueue one by one, against a plain INSERT … RETURNING",
         relation=AT_LEAST,
         wanted=0.9,
         measured=against("enqueue-one", ["limit"]),
     )
     yield Target(
-        says="Enqueue in bulk, against a bare COPY",
+        says="Enqueue in bulk, against a plain COPY",
         relation=AT_LEAST,
         wanted=0.6,
         measured=against("enqueue-bulk", ["limit"]),
