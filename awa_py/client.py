@@ -31,8 +31,8 @@ from awa_py.store import bulk
 from awa_py.store import election as election_store
 from awa_py.store import events as event_store
 from awa_py.store import jobs as job_store
-from awa_py.store import rates as rate_store
-from awa_py.store.rates import Taken
+from awa_py.store import rate_limits as rate_store
+from awa_py.store.rate_limits import TokenGrant
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -244,7 +244,7 @@ class Client:
         ids = list(job_ids)
         before: dict[int, tuple[State, int]] = {}
         async with self._session() as session:
-            for _ in repeat(None, bulk.TRIES):
+            for _ in repeat(None, bulk.MAX_TRIES):
                 done.update(await change(session, ids))
                 missed = [job_id for job_id in ids if job_id not in done]
                 if not missed:
@@ -265,7 +265,7 @@ class Client:
             raise _not_open()
         await self._limiter.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
 
-    async def _take_tokens(self, name: str, tokens: int, callers: int, patience_s: float) -> Taken:
+    async def _take_tokens(self, name: str, tokens: int, callers: int, patience_s: float) -> TokenGrant:
         """Asks for as long as it takes to reach the database, or until the app is closed."""
         closing = self._closing
         failures = 0

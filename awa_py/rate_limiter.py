@@ -23,7 +23,7 @@ from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.schema import Schema
 from awa_py.errors import ConfigError
 from awa_py.model.outcomes import RateLimited
-from awa_py.store.rates import Taken, take_tokens
+from awa_py.store.rate_limits import TokenGrant, take_tokens
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -37,7 +37,7 @@ AHEAD_S = 10.0
 MOST = 1000  # callers who ask together
 
 # Asks for (name, tokens each, callers, patience in seconds).
-Ask: TypeAlias = Callable[[str, int, int, float], Awaitable[Taken]]
+Ask: TypeAlias = Callable[[str, int, int, float], Awaitable[TokenGrant]]
 
 
 @dataclass(eq=False, slots=True)
@@ -140,7 +140,7 @@ def request_tokens_over(link: ReconnectingConnection, schema: Schema) -> Ask:
     """Asks over one connection, one at a time, for as long as it takes to reach the database."""
     turn = asyncio.Lock()
 
-    async def ask(name: str, tokens: int, callers: int, patience_s: float) -> Taken:
+    async def ask(name: str, tokens: int, callers: int, patience_s: float) -> TokenGrant:
         async with turn:
             while True:
                 session = Session(await link.get(), schema)
@@ -162,7 +162,7 @@ def _first_of(line: deque[_Caller]) -> list[_Caller]:
     return list(islice(takewhile(lambda caller: caller.tokens == line[0].tokens and not caller.due.done(), line), MOST))
 
 
-def _next_patience_s(patience_s: float, taken: Taken) -> float:
+def _next_patience_s(patience_s: float, taken: TokenGrant) -> float:
     """How far ahead a line asks next. Further, once not even the first of it was served.
 
     Lines alone leave no more than AHEAD_S promised, and each has its turn. Where the next token is much further away,

@@ -15,7 +15,7 @@ import typer
 from awa_py.errors import AwaError
 from awa_py.model.job import State
 from awa_py.store import bulk
-from awa_py.store.bulk import COUNTED, Operation, Preview, Selection
+from awa_py.store.bulk import MAX_COUNTED, Operation, Preview, Selection
 from awa_py.store.session import Session
 from awa_py.text import count
 
@@ -26,7 +26,7 @@ from .parsing import JsonOption, YesOption, parse_duration, parse_id, parse_queu
 from .progress import Progress
 
 PANEL = "Instead of ids: jobs that have all of this in common"
-LARGE = 2 * bulk.BATCH  # from here on it is worth a progress bar
+LARGE = 2 * bulk.BATCH_SIZE  # from here on it is worth a progress bar
 HOW = "--queue, --kind, --state, --tag, --error, --older-than, --newer-than, or --all"
 
 
@@ -166,7 +166,7 @@ async def _work(session: Session, operation: Operation, selection: Selection, ch
             _interruption() as interrupted,
             Progress(wanted=is_large).bar(operation.name, preview.jobs or 0, lambda: changed),
         ):
-            batches = bulk.carry_out(session, operation, selection, as_of=preview.as_of, limit=choice.limit)
+            batches = bulk.run_operation(session, operation, selection, as_of=preview.as_of, limit=choice.limit)
             async for batch in batches:
                 found += batch.found
                 changed += batch.changed
@@ -174,7 +174,7 @@ async def _work(session: Session, operation: Operation, selection: Selection, ch
                     break
     except BaseException:
         if changed:
-            typer.echo(f"awa: {count(changed, 'job')} {operation.done} before this", err=True)
+            typer.echo(f"awa: {count(changed, 'job')} {operation.past_tense} before this", err=True)
         raise
     _sum_up(operation, choice, preview, found=found, changed=changed)
     if interrupted.is_set():
@@ -206,9 +206,9 @@ def _show(preview: Preview) -> None:
             for (state, queue), jobs in preview.counts.items()
         ]
         print_table(rows, empty="")
-    if preview.passed_by:
-        are = "is" if preview.passed_by == 1 else "are"
-        say(f"{count(preview.passed_by, 'running job')} {are} left alone")
+    if preview.skipped:
+        are = "is" if preview.skipped == 1 else "are"
+        say(f"{count(preview.skipped, 'running job')} {are} left alone")
 
 
 def _how_many(preview: Preview) -> str:
@@ -216,7 +216,7 @@ def _how_many(preview: Preview) -> str:
         return count(preview.jobs, "job")
     if preview.counts is None:
         return "jobs that could not be counted in time"
-    return f"more than {COUNTED:,} jobs"
+    return f"more than {MAX_COUNTED:,} jobs"
 
 
 def _sum_up(operation: Operation, choice: Choice, preview: Preview, *, found: int, changed: int) -> None:
@@ -230,7 +230,7 @@ def _sum_up(operation: Operation, choice: Choice, preview: Preview, *, found: in
                     for (state, queue), jobs in (preview.counts or {}).items()
                     if preview.exact
                 ],
-                "left_alone": preview.passed_by,
+                "left_alone": preview.skipped,
                 "done": changed,
             }
         )
@@ -240,4 +240,4 @@ def _sum_up(operation: Operation, choice: Choice, preview: Preview, *, found: in
         say(f"{_how_many(preview)}: nothing was done")
     else:
         others = f"; {count(found - changed, 'other')} changed meanwhile" if found > changed else ""
-        say(f"{count(changed, 'job')} {operation.done}{others}")
+        say(f"{count(changed, 'job')} {operation.past_tense}{others}")

@@ -15,7 +15,7 @@ from rich.text import Text
 from awa_py.model.job import State
 from awa_py.store import election, jobs, queues
 from awa_py.store.election import Leader
-from awa_py.store.jobs import Counts
+from awa_py.store.jobs import JobCounts
 from awa_py.store.queues import QueueRow, WorkerRow
 from awa_py.store.session import Session
 from awa_py.text import count
@@ -36,7 +36,7 @@ class Overview:
     """The whole queue at one moment."""
 
     now: datetime
-    jobs: Counts
+    jobs: JobCounts
     queues: list[QueueRow]
     workers: list[WorkerRow]
     leader: Leader | None

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from awa_py import durations
 from awa_py.observability.latency_histogram import BucketCounts, merge, percentiles
-from awa_py.store import buckets
-from awa_py.store.buckets import Sum
+from awa_py.store import metric_buckets
+from awa_py.store.metric_buckets import BucketSum
 
 from .environment import Environment
 from .output import Row, console, group, lapse, print_json, say, show, sparkline, table
@@ -36,7 +36,7 @@ class Figures:
     slots: BucketCounts
 
     @classmethod
-    def of(cls, sums: Sequence[Sum], kind: str | None = None) -> "Figures":
+    def of(cls, sums: Sequence[BucketSum], kind: str | None = None) -> "Figures":
         return cls(
             queue=sums[0].queue,
             kind=kind,
@@ -78,8 +78,8 @@ async def show_lately(
         first = (now - since).replace(second=0, microsecond=0)
         minutes = math.ceil((now - first) / MINUTE)
         slot_minutes = math.ceil(minutes / MOST_SLOTS)
-        sums = await buckets.sum_buckets(session, first, queue=queue, kind=kind, slot_minutes=slot_minutes)
-        by_minute = await buckets.list_buckets(session, first, queue=queue, kind=kind) if as_json else []
+        sums = await metric_buckets.sum_buckets(session, first, queue=queue, kind=kind, slot_minutes=slot_minutes)
+        by_minute = await metric_buckets.list_buckets(session, first, queue=queue, kind=kind) if as_json else []
     seconds = (now - first).total_seconds()
     by_queue = [Figures.of(list(sums)) for _, sums in groupby(sums, lambda each: each.queue)]
     by_kind = [Figures.of([each], each.kind) for each in sums]

@@ -10,8 +10,8 @@ from rich.text import Text
 from awa_py import durations
 from awa_py.model.job import check_rate_limit_name
 from awa_py.model.rates import MAX_COUNT, Rate
-from awa_py.store import rates as store
-from awa_py.store.rates import RateLimitRow
+from awa_py.store import rate_limits as store
+from awa_py.store.rate_limits import RateLimitRow
 
 from .environment import Environment, command
 from .output import Row, length, print_json, print_table, say

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
-from awa_py.store import election, waiting
+from awa_py.store import backlog, election
 from awa_py.text import count, relative_time, short_duration
 
 WORKERS = 10_000
@@ -27,7 +27,7 @@ async def check_leader(context: CheckContext, notes: Findings) -> None:
 async def check_workers(context: CheckContext, notes: Findings) -> None:
     """The workers of the registry beat."""
     staleness = context.settings.heartbeat_staleness
-    workers = await waiting.list_heartbeats(context.session, limit=WORKERS)
+    workers = await backlog.list_heartbeats(context.session, limit=WORKERS)
     silent = [worker for worker in workers if worker.silent_s > staleness.total_seconds()]
     for worker in silent:
         notes.warning(
@@ -44,30 +44,30 @@ async def check_workers(context: CheckContext, notes: Findings) -> None:
 async def check_overdue(context: CheckContext, notes: Findings) -> None:
     """Due jobs are promoted, deadlines enforced, abandoned jobs rescued."""
     settings = context.settings
-    arrears = await waiting.get_arrears(
+    overdue = await backlog.get_overdue_work(
         context.session,
         look_at=RUNNING_LOOKED_AT,
         staleness=settings.heartbeat_staleness,
         grace=GRACE + settings.heartbeat_rescue_interval,
     )
-    if _late(arrears.promotion_s, settings.promote_interval):
+    if _late(overdue.promotion_s, settings.promote_interval):
         notes.problem(
             "promotion",
-            f"A scheduled job was due {_long(arrears.promotion_s)} ago, and nobody made it available.",
+            f"A scheduled job was due {_long(overdue.promotion_s)} ago, and nobody made it available.",
             f"{START} If somebody leads: {SEE_LEADER}",
         )
-    if _late(arrears.deadline_s, settings.deadline_rescue_interval):
+    if _late(overdue.deadline_s, settings.deadline_rescue_interval):
         notes.problem(
             "deadlines",
-            f"A running job has been past its deadline for {_long(arrears.deadline_s)}, and nobody ended it.",
+            f"A running job has been past its deadline for {_long(overdue.deadline_s)}, and nobody ended it.",
             f"{START} If somebody leads: {SEE_LEADER}",
         )
-    if arrears.stale_jobs:
+    if overdue.stale_jobs:
         notes.problem(
             "rescue",
-            f"{count(arrears.stale_jobs, 'running job')} lost its worker, and nobody rescued it."
-            if arrears.stale_jobs == 1
-            else f"{count(arrears.stale_jobs, 'running job')} lost their workers, and nobody rescued them.",
+            f"{count(overdue.stale_jobs, 'running job')} lost its worker, and nobody rescued it."
+            if overdue.stale_jobs == 1
+            else f"{count(overdue.stale_jobs, 'running job')} lost their workers, and nobody rescued them.",
             f"{START} If somebody leads: {SEE_LEADER}",
         )
     notes.ok("nothing is overdue")

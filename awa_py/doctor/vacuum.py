@@ -76,7 +76,9 @@ def evaluate_tables(tables: Iterable[TableHealth], schema: Schema, notes: Findin
         if _is_neglected(table):
             note = notes.problem if table.dead > MANY_DEAD_ROWS else notes.warning
             since = (
-                "never" if table.vacuumed_s is None else f"{short_duration(timedelta(seconds=table.vacuumed_s))} ago"
+                "never"
+                if table.since_vacuum_s is None
+                else f"{short_duration(timedelta(seconds=table.since_vacuum_s))} ago"
             )
             note(
                 about,
@@ -99,8 +101,8 @@ def evaluate_tables(tables: Iterable[TableHealth], schema: Schema, notes: Findin
 
 def _is_neglected(table: TableHealth) -> bool:
     """Far more dead rows than autovacuum waits for, and it has not just been here."""
-    many = table.dead > max(DEAD_ROWS, OVERDUE * table.vacuum_from)
-    return many and (table.vacuumed_s is None or table.vacuumed_s > OVERDUE_S)
+    many = table.dead > max(DEAD_ROWS, OVERDUE * table.vacuum_threshold)
+    return many and (table.since_vacuum_s is None or table.since_vacuum_s > OVERDUE_S)
 
 
 def _note_transaction(notes: Findings, transaction: OpenTransaction, limit: timedelta) -> None:
@@ -115,7 +117,7 @@ def _note_transaction(notes: Findings, transaction: OpenTransaction, limit: time
         f' ("{transaction.application}")' if transaction.application else ""
     )
     does = "idle in its transaction" if transaction.idle else "at work in its transaction"
-    harm = "nothing that was deleted since can be vacuumed" if transaction.pins else "it keeps its locks"
+    harm = "nothing that was deleted since can be vacuumed" if transaction.blocks_vacuum else "it keeps its locks"
     note(
         f"session {transaction.pid}",
         f"{who} is {does}, for {short_duration(open_for)} now: {harm}.",

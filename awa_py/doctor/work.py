@@ -7,9 +7,9 @@ from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
 from awa_py.errors import InvalidSchedule
 from awa_py.model.schedule import Schedule
-from awa_py.store import schedules, waiting
+from awa_py.store import backlog, schedules
+from awa_py.store.backlog import WaitingQueue, WorkerHeartbeat
 from awa_py.store.schedules import ScheduleRow
-from awa_py.store.waiting import WaitingQueue, WorkerHeartbeat
 from awa_py.text import count, short_duration
 
 QUEUES = 1_000
@@ -23,7 +23,7 @@ DEFAULT_QUEUE = "default"
 
 async def check_queues(context: CheckContext, notes: Findings) -> None:
     """Whatever waits has somebody who may take it."""
-    queues = await waiting.list_waiting_queues(
+    queues = await backlog.list_waiting_queues(
         context.session, limit=QUEUES, count_to=COUNT_TO, staleness=context.settings.heartbeat_staleness
     )
     for queue in queues:
@@ -58,7 +58,7 @@ async def check_kinds(context: CheckContext, notes: Findings) -> None:
     """Whatever waits has a handler in a live worker."""
     served = sorted({queue for worker in await _live_workers(context) for queue in worker.queues})[:QUEUES]
     staleness = context.settings.heartbeat_staleness
-    for unserved in await waiting.list_unserved_kinds(context.session, served, look_at=HEAD, staleness=staleness):
+    for unserved in await backlog.list_unserved_kinds(context.session, served, look_at=HEAD, staleness=staleness):
         notes.problem(
             f"kind {unserved.kind}",
             f'No live worker of queue "{unserved.queue}" has a handler for it, and jobs wait.',
@@ -128,7 +128,9 @@ def _note_paused(notes: Findings, queue: WaitingQueue) -> None:
 
 def _note_throttled(notes: Findings, queue: WaitingQueue) -> None:
     rests = (
-        "" if queue.rests_s is None else f" It rests for another {short_duration(timedelta(seconds=queue.rests_s))}."
+        ""
+        if queue.cooldown_s is None
+        else f" It rests for another {short_duration(timedelta(seconds=queue.cooldown_s))}."
     )
     notes.notice(
         f"queue {queue.name}",
@@ -146,5 +148,5 @@ def _jobs(queue: WaitingQueue) -> str:
 
 async def _live_workers(context: CheckContext) -> list[WorkerHeartbeat]:
     staleness_s = context.settings.heartbeat_staleness.total_seconds()
-    workers = await waiting.list_heartbeats(context.session, limit=WORKERS)
+    workers = await backlog.list_heartbeats(context.session, limit=WORKERS)
     return [worker for worker in workers if worker.silent_s <= staleness_s]

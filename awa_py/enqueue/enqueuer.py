@@ -8,8 +8,8 @@ from typing import Any, overload
 
 from awa_py.model.job import Job, NewJob, State
 from awa_py.store import jobs as job_store
-from awa_py.store.copy import Copied, copy_jobs
-from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs, may_insert
+from awa_py.store.copy import CopiedJobs, copy_jobs
+from awa_py.store.enqueue import Enqueued, can_insert, enqueue_job, enqueue_jobs
 from awa_py.store.session import Session
 
 MANY = 200  # from here on COPY, with its five round trips, is quicker than one statement
@@ -23,18 +23,18 @@ class Enqueuer:
     """Enqueues the quickest way that a login may: straight into the tables, or by functions that write for it."""
 
     def __init__(self) -> None:
-        self._may_insert: dict[str, bool] = {}  # by login: rights are asked for once
+        self._can_insert: dict[str, bool] = {}  # by login: rights are asked for once
 
-    async def may_insert(self, session: Session) -> bool:
+    async def can_insert(self, session: Session) -> bool:
         """Whether the connection's login may write into the tables."""
         login = getattr(session.connection.get_settings(), "session_authorization", "")
-        if login not in self._may_insert:
-            self._may_insert[login] = await may_insert(session)
-        return self._may_insert[login]
+        if login not in self._can_insert:
+            self._can_insert[login] = await can_insert(session)
+        return self._can_insert[login]
 
     async def enqueue_one(self, session: Session, job: NewJob) -> Job:
         """Enqueues a job in the transaction that the connection is in, or in one of its own."""
-        enqueued = await enqueue_job(session, job, insert_directly=await self.may_insert(session))
+        enqueued = await enqueue_job(session, job, insert_directly=await self.can_insert(session))
         return answer(
             job, enqueued, await job_store.get_jobs(session, [enqueued.id]) if enqueued.can_read_holder else NOBODY
         )
@@ -42,7 +42,7 @@ class Enqueuer:
     async def enqueue_many(self, session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Enqueues all of them or none, in the transaction that the connection is in, or in one of its own."""
         # One unique job takes all of them the slower way: so that their order is kept whatever they are.
-        if len(jobs) < MANY or any(job.unique is not None for job in jobs) or not await self.may_insert(session):
+        if len(jobs) < MANY or any(job.unique is not None for job in jobs) or not await self.can_insert(session):
             return await _insert(session, jobs)
         async with _transaction(session):
             copied = await copy_jobs(session, jobs)
@@ -77,7 +77,7 @@ def chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
         yield chunk
 
 
-def _enqueued(job: NewJob, copied: Copied, n: int) -> Enqueued:
+def _enqueued(job: NewJob, copied: CopiedJobs, n: int) -> Enqueued:
     run_at = job.spec.resolve_run_at(copied.now)
     state = State.AVAILABLE if run_at <= copied.now else State.SCHEDULED
     return Enqueued(copied.ids[n], True, state, run_at, copied.now, copied.queues[id(job.spec)])

@@ -138,7 +138,7 @@ class GroupCommit:
         self._connection = await self._pool.acquire()
         session = self._session = Session(self._connection, self._schema)
         self._timer = asyncio.get_running_loop().call_later(KEEP_S, self._look)
-        self._insert_directly = await self._enqueuer.may_insert(session)
+        self._insert_directly = await self._enqueuer.can_insert(session)
         return session
 
     def _look(self) -> None:

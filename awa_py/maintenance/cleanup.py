@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from awa_py.maintenance.task import TaskResult
-from awa_py.store import buckets, events, maintenance, partitions
+from awa_py.store import events, maintenance, metric_buckets, partitions
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.cleanup")
@@ -34,10 +34,10 @@ class Cleanup:
         """One bounded batch of everything."""
         days = await self._turn_partitions(session)
         dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
-        next_key, keys = await maintenance.sweep_unique_keys(session, after=self.last_key, limit=KEYS)
+        next_key, keys = await maintenance.delete_free_unique_keys(session, after=self.last_key, limit=KEYS)
         self.last_key = next_key or ""
-        workers = await maintenance.sweep_workers(session, staleness=self.staleness)
-        minutes = await buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=BATCH)
+        workers = await maintenance.delete_stale_workers(session, staleness=self.staleness)
+        minutes = await metric_buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=BATCH)
         strays = await events.delete_stray_events(session, retention=self.events_retention, limit=BATCH)
         # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
         completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)

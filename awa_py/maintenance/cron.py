@@ -48,7 +48,7 @@ async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskR
 
 async def evaluate(session: Session) -> TaskResult:
     """Enqueues what is due, once, whoever else evaluates at the same time."""
-    next_s = await store.seconds_to_next_schedule(session)
+    next_s = await store.seconds_to_next_fire(session)
     if next_s is None:  # whoever adds a schedule says so
         return TaskResult(interval_s=NO_SCHEDULES_PAUSE_S)
     if next_s > 0:
@@ -62,7 +62,7 @@ async def evaluate(session: Session) -> TaskResult:
             raise
         except asyncpg.PostgresError as error:  # a lock or a timeout, say: no fault of the schedule's
             logger.warning("schedule %s could not fire, trying again: %s", schedule.name, describe(error))
-    return TaskResult(enqueued, has_more=len(due) == BATCH, next_due_s=await store.seconds_to_next_schedule(session))
+    return TaskResult(enqueued, has_more=len(due) == BATCH, next_due_s=await store.seconds_to_next_fire(session))
 
 
 async def _fire_or_disable(session: Session, due: DueSchedule) -> int:
@@ -78,8 +78,10 @@ async def _fire(session: Session, due: DueSchedule) -> int:
     schedule = Schedule(due.expression, due.timezone)
     if schedule.never_fires:
         raise InvalidSchedule(f"{due.expression!r} never fires")
-    fires, dealt_with = _fires(schedule, due)
-    ids = await store.fire_schedule(session, due, fires=fires, dealt_with=dealt_with, next_at=schedule.next(due.now))
+    fires, handled_until = _fires(schedule, due)
+    ids = await store.fire_schedule(
+        session, due, fires=fires, handled_until=handled_until, next_at=schedule.next(due.now)
+    )
     for job_id in ids:
         logger.debug("schedule %s fired: job %d", due.name, job_id, extra={"job_id": job_id})
     return len(ids)

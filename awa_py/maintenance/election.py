@@ -136,7 +136,7 @@ class Candidate:
 
     async def _look_at_the_leader(self, session: Session) -> None:
         try:
-            if await election.depose_frozen_leader(session, silence=self._settings.leader_timeout):
+            if await election.terminate_frozen_leader(session, silence=self._settings.leader_timeout):
                 logger.warning("the leader has been silent for too long: its session was ended")
         except asyncpg.InsufficientPrivilegeError as error:
             sentence = "the leader has been silent for too long, and its session is another role's: %s"

@@ -39,7 +39,7 @@ from awa_py.observability.metrics import (
 )
 from awa_py.settings import Settings
 from awa_py.store import queue_metrics
-from awa_py.store.queue_metrics import QueueFigures
+from awa_py.store.queue_metrics import QueueMetrics
 from awa_py.store.session import Session
 from awa_py.text import describe, format_frames
 
@@ -51,7 +51,7 @@ STATES = {
     "scheduled": (State.SCHEDULED, State.RETRYABLE, State.WAITING),
     "dead": (State.FAILED, State.CANCELLED),
 }
-OF_QUEUE: dict[GaugeSpec, Callable[[QueueFigures], float | None]] = {  # None: it has none
+OF_QUEUE: dict[GaugeSpec, Callable[[QueueMetrics], float | None]] = {  # None: it has none
     QUEUE_PAUSED: attrgetter("paused"),
     QUEUE_THROTTLED: attrgetter("throttled"),
     QUEUE_MAX_WORKERS: attrgetter("max_workers"),
@@ -117,8 +117,8 @@ class QueueGauges:
         for table, rest_until in self._rest_until.items():
             if time.monotonic() >= rest_until:
                 await self._count(session, table)
-        queues = await queue_metrics.read_queues(session, staleness=self._settings.heartbeat_staleness)
-        arrears = await queue_metrics.read_arrears(
+        queues = await queue_metrics.read_queue_metrics(session, staleness=self._settings.heartbeat_staleness)
+        lag = await queue_metrics.read_maintenance_lag(
             session,
             staleness=self._settings.heartbeat_staleness,
             failed_retention=self._settings.failed_retention,
@@ -126,11 +126,11 @@ class QueueGauges:
             limit=BACKLOG_COUNTED,
         )
         values: list[Value] = [
-            (WORKERS, (), arrears.workers),
-            (DUE_LAG, (), arrears.due_lag_s),
-            (STALE_LAG, (), arrears.stale_lag_s),
-            (BACKLOG, ("dead",), arrears.dead),
-            (BACKLOG, ("completed",), arrears.completed),
+            (WORKERS, (), lag.workers),
+            (DUE_LAG, (), lag.promotion_lag_s),
+            (STALE_LAG, (), lag.rescue_lag_s),
+            (BACKLOG, ("dead",), lag.dead),
+            (BACKLOG, ("completed",), lag.completed),
             *((COUNTED, (table,), count.at) for table, count in self._counts.items()),
             *self._queue_values(queues),
         ]
@@ -146,14 +146,14 @@ class QueueGauges:
         ended = time.monotonic()
         self._rest_until[table] = ended + REST * (ended - began)
 
-    def _queue_values(self, queues: Iterable[QueueFigures]) -> Iterator[Value]:
+    def _queue_values(self, queues: Iterable[QueueMetrics]) -> Iterator[Value]:
         by_name = {queue.name: queue for queue in queues}
         sizes = dict.fromkeys(by_name, 0)
         for count in self._counts.values():
             for (name, _), jobs in count.jobs.items():
                 sizes[name] = sizes.get(name, 0) + jobs
         label = self._labels(sizes)
-        shown = [by_name.get(name, QueueFigures(name, False, 0.0, 0)) for name in sizes]
+        shown = [by_name.get(name, QueueMetrics(name, False, 0.0, 0)) for name in sizes]
         for gauge, figure in OF_QUEUE.items():
             most: dict[str, float] = {}
             for queue in shown:

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import shares
-from awa_py.store.heartbeat import LIVE
+from awa_py.store.heartbeat import SHARE_STALENESS
 from awa_py.store.session import Session
-from awa_py.store.shares import Change, Share
+from awa_py.store.shares import Share, ShareChange
 
 logger = logging.getLogger("awa.rebalance")
 
@@ -45,7 +45,7 @@ class Rebalance:
 
     async def run(self, session: Session) -> TaskResult:
         await self._look_for_unserved(session)
-        found = await shares.list_shares(session, live=LIVE)
+        found = await shares.list_shares(session, staleness=SHARE_STALENESS)
         if not found:
             return TaskResult(interval_s=NO_LIMITS_PAUSE_S)
         changes = list(_changes(found))
@@ -70,7 +70,7 @@ class Rebalance:
         if time.monotonic() < self.next_look:
             return
         self.next_look = time.monotonic() + LOOK_S
-        found = set(await shares.list_unserved_queues(session, live=LIVE))
+        found = set(await shares.list_unserved_queues(session, staleness=SHARE_STALENESS))
         for queue in sorted((found & self.unserved) - self.warned):
             logger.warning(
                 'jobs wait in queue "%s", and no live worker takes any: start `awa worker APP -q %s`', *[queue] * 2
@@ -81,7 +81,7 @@ class Rebalance:
         self.unserved = found
 
 
-def _changes(found: Iterable[Share]) -> Iterable[Change]:
+def _changes(found: Iterable[Share]) -> Iterable[ShareChange]:
     """The parts that are not as they should be."""
     for queue, of_queue in groupby(found, key=lambda share: share.queue):
         all_shares = list(of_queue)
@@ -91,4 +91,4 @@ def _changes(found: Iterable[Share]) -> Iterable[Change]:
         wanted: dict[object, int] = {share.worker_id: part for share, part in zip(entitled, parts, strict=True)}
         for share in all_shares:
             if share.slots != wanted.get(share.worker_id):
-                yield Change(queue, share.worker_id, wanted.get(share.worker_id))
+                yield ShareChange(queue, share.worker_id, wanted.get(share.worker_id))

@@ -8,7 +8,7 @@ from datetime import timedelta
 from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import maintenance
-from awa_py.store.maintenance import Rescued
+from awa_py.store.maintenance import RescuedJob
 from awa_py.store.session import Session
 from awa_py.text import count, ordinal
 
@@ -47,7 +47,7 @@ async def rescue_overdue(session: Session, *, metrics: Metrics) -> TaskResult:
     return TaskResult(len(rescued) + gone, has_more=len(rescued) == BATCH or gone >= BATCH)
 
 
-def _report(rescued: Sequence[Rescued], why: str, reason: Reason, metrics: Metrics) -> None:
+def _report(rescued: Sequence[RescuedJob], why: str, reason: Reason, metrics: Metrics) -> None:
     """A line for the first job of each kind, and how many others there are; all of them at the level DEBUG."""
     alike = Counter((job.kind, job.failed) for job in rescued)
     for job in rescued:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from awa_py.maintenance.task import TaskResult
-from awa_py.store import buckets
+from awa_py.store import metric_buckets
 from awa_py.store.session import Session
 
 AGAIN = 3  # the last minutes are rolled up again: what was under way when they were first is in them now
@@ -29,7 +29,7 @@ class RollUp:
         """A few minutes, the oldest first."""
         if not self.retention:
             return TaskResult()
-        first, last = await buckets.get_rollup_span(session, again=AGAIN, at_most=CATCH_UP, done=self.done)
+        first, last = await metric_buckets.get_rollup_span(session, again=AGAIN, at_most=CATCH_UP, done=self.done)
         first = first if self._next is None else max(first, self._next)
         until = min(first + self.minutes * MINUTE, last + MINUTE)
         written = await self._roll_up(session, first, until)
@@ -41,7 +41,7 @@ class RollUp:
     async def _roll_up(self, session: Session, first: datetime, until: datetime) -> int:
         began = time.monotonic()
         try:
-            written = await buckets.roll_up_minutes(session, first, until)
+            written = await metric_buckets.roll_up_minutes(session, first, until)
         except asyncpg.QueryCanceledError:
             self.minutes = 1
             raise

@@ -7,7 +7,7 @@ from datetime import timedelta
 from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics
 from awa_py.store import maintenance
-from awa_py.store.maintenance import ReadyCursor
+from awa_py.store.maintenance import ReadyPosition
 from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.unserved")
@@ -23,7 +23,7 @@ class Unserved:
     staleness: timedelta
     metrics: Metrics
     grace: timedelta = GRACE
-    place: ReadyCursor = field(default_factory=ReadyCursor)
+    place: ReadyPosition = field(default_factory=ReadyPosition)
 
     async def run(self, session: Session) -> TaskResult:
         marked, place = await maintenance.mark_unserved_jobs(
@@ -35,5 +35,5 @@ class Unserved:
                 "%d jobs wait in queue %s: no handler registered for kind: %s", found.jobs, found.queue, found.kind
             )
         # Unserved jobs pile up at the head. Where a window has none, what lies behind it flows.
-        self.place = place if place is not None and marked else ReadyCursor()
+        self.place = place if place is not None and marked else ReadyPosition()
         return TaskResult(sum(found.jobs for found in marked), has_more=place is not None and bool(marked))

@@ -5,18 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 from awa_py import durations
 from awa_py.model.job import Job, State
-from awa_py.store.jobs import Circumstances
+from awa_py.store.jobs import JobConditions
 from awa_py.text import count, ordinal, relative_time, short_duration
 
 SILENT_S = 60.0  # two heartbeats at the default interval: worth a word, not yet presumed dead
 
 
-def explain(job: Job, circumstances: Circumstances, *, led: bool, now: datetime) -> list[str]:
+def explain(job: Job, circumstances: JobConditions, *, led: bool, now: datetime) -> list[str]:
     """What keeps the job from running, the nearest reason first; or that it runs, or how it ended."""
     return list(_sentences(job, circumstances, led=led, now=now))
 
 
-def _sentences(job: Job, circumstances: Circumstances, *, led: bool, now: datetime) -> Iterator[str]:
+def _sentences(job: Job, circumstances: JobConditions, *, led: bool, now: datetime) -> Iterator[str]:
     if job.state.final:
         yield from _ended(job, now)
         return
@@ -47,7 +47,7 @@ def _ended(job: Job, now: datetime) -> Iterator[str]:
     yield f"`awa job retry {job.id}` runs it again, with all its attempts."
 
 
-def _running(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[str]:
+def _running(job: Job, circumstances: JobConditions, now: datetime) -> Iterator[str]:
     owner = f" ({circumstances.owner})" if circumstances.owner else ""
     since = "" if job.attempted_at is None else f" since {_when(job.attempted_at, now)}"
     yield f"It is running on worker {job.worker_id}{owner}{since}: {_attempt(job)}."
@@ -62,7 +62,7 @@ def _running(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[
         yield "That worker is not in the registry any more: if it is dead, the leader gives the job to another one."
 
 
-def _not_due(job: Job, circumstances: Circumstances, *, led: bool, now: datetime) -> Iterator[str]:
+def _not_due(job: Job, circumstances: JobConditions, *, led: bool, now: datetime) -> Iterator[str]:
     if job.state is State.RETRYABLE:
         yield f"Attempt {job.attempt} of {job.max_attempts} failed, and the next one is due {_when(job.run_at, now)}."
         yield from _last_error(job)
@@ -77,7 +77,7 @@ def _not_due(job: Job, circumstances: Circumstances, *, led: bool, now: datetime
         yield "Nobody leads, so that no job becomes available when it is due: start `awa worker` or `awa maintenance`."
 
 
-def _obstacles(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[str]:
+def _obstacles(job: Job, circumstances: JobConditions, now: datetime) -> Iterator[str]:
     obstacles = [
         *_closed(job, circumstances, now),
         *_unserved(job, circumstances),
@@ -92,7 +92,7 @@ def _obstacles(job: Job, circumstances: Circumstances, now: datetime) -> Iterato
         yield from _place_in_line(job, circumstances, free=not obstacles)
 
 
-def _closed(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[str]:
+def _closed(job: Job, circumstances: JobConditions, now: datetime) -> Iterator[str]:
     """The queue is."""
     if circumstances.paused:
         until = "" if circumstances.paused_until is None else f" until {_stamp(circumstances.paused_until)}"
@@ -102,7 +102,7 @@ def _closed(job: Job, circumstances: Circumstances, now: datetime) -> Iterator[s
         yield f'Its queue "{job.queue}" is throttled until {_when(circumstances.throttled_until, now)}{why}.'
 
 
-def _unserved(job: Job, circumstances: Circumstances) -> Iterator[str]:
+def _unserved(job: Job, circumstances: JobConditions) -> Iterator[str]:
     queue = f'queue "{job.queue}"'
     if circumstances.workers == 0:
         yield "No worker is alive: start one with `awa worker`."
@@ -113,14 +113,14 @@ def _unserved(job: Job, circumstances: Circumstances) -> Iterator[str]:
         yield f'No live worker of its {queue} knows the kind "{job.kind}", out of {serving}.'
 
 
-def _full(job: Job, circumstances: Circumstances) -> Iterator[str]:
+def _full(job: Job, circumstances: JobConditions) -> Iterator[str]:
     most, running = circumstances.max_workers, circumstances.queue_running
     if most is not None and running >= most:
         are = "is" if running == 1 else "are"
         yield f'Its queue "{job.queue}" is full: {running} of {count(most, "job")} {are} running.'
 
 
-def _held_by_key(job: Job, circumstances: Circumstances) -> Iterator[str]:
+def _held_by_key(job: Job, circumstances: JobConditions) -> Iterator[str]:
     key, limit, running = job.concurrency_key, job.concurrency_limit or 1, circumstances.key_running
     if key is None:
         return
@@ -135,7 +135,7 @@ def _held_by_key(job: Job, circumstances: Circumstances) -> Iterator[str]:
         yield f'Its key "{key}" is ordered: {earlier}, has to end first.'
 
 
-def _place_in_line(job: Job, circumstances: Circumstances, *, free: bool) -> Iterator[str]:
+def _place_in_line(job: Job, circumstances: JobConditions, *, free: bool) -> Iterator[str]:
     if circumstances.ahead:
         are = "is" if circumstances.ahead == 1 else "are"
         ahead = count(circumstances.ahead, "job")

@@ -17,15 +17,15 @@ import asyncpg
 from awa_py.errors import AwaError, ConfigError
 from awa_py.model.job import State
 from awa_py.store import jobs
-from awa_py.store.jobs import Seen
+from awa_py.store.jobs import SeenJobs
 from awa_py.store.session import Session
 from awa_py.text import short_duration
 
-BATCH = 500
-COUNTED = 100_000  # a preview counts up to here
-PREVIEW_PATIENCE = timedelta(seconds=15)
-BATCH_PATIENCE = timedelta(seconds=60)
-TRIES = 5  # for jobs that change at the very moment, and still fit
+BATCH_SIZE = 500
+MAX_COUNTED = 100_000  # a preview counts up to here
+PREVIEW_TIMEOUT = timedelta(seconds=15)
+BATCH_TIMEOUT = timedelta(seconds=60)
+MAX_TRIES = 5  # for jobs that change at the very moment, and still fit
 
 WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.WAITING)
 ENDED = (State.COMPLETED, State.FAILED, State.CANCELLED)
@@ -49,7 +49,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SelectedJob:
     """A job as it was when a selection came by."""
 
     id: int
@@ -63,11 +63,11 @@ class Operation:
     """What can be done to many jobs."""
 
     name: str
-    done: str  # as the jobs are then
+    past_tense: str  # as the jobs are then
     states: tuple[State, ...]  # that it applies to
-    usual: tuple[State, ...]  # where the selection names none
-    passes_by: tuple[State, ...] = ()  # that somebody may have meant, and it does not apply to
-    change: Callable[[Session, Sequence[int], Seen], Awaitable[Collection[int]]]
+    default_states: tuple[State, ...]  # where the selection names none
+    skipped_states: tuple[State, ...] = ()  # that somebody may have meant, and it does not apply to
+    change: Callable[[Session, Sequence[int], SeenJobs], Awaitable[Collection[int]]]
 
     def states_of(self, selection: Selection) -> tuple[State, ...]:
         """The states of the jobs that it is about."""
@@ -75,7 +75,7 @@ class Operation:
             if state not in self.states:
                 applies = ", ".join(self.states)
                 raise ConfigError(f"{self.name} does not apply to {state} jobs: it applies to {applies}")
-        return tuple(selection.states) or self.usual
+        return tuple(selection.states) or self.default_states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Preview:
 
     as_of: datetime
     counts: dict[tuple[State, str], int] | None  # by state and queue; None: they could not be counted in time
-    passed_by: int = 0
+    skipped: int = 0
 
     @property
     def jobs(self) -> int | None:
@@ -94,11 +94,11 @@ class Preview:
     @property
     def exact(self) -> bool:
         """Whether the counts are of all; else of the first ones."""
-        return self.counts is not None and sum(self.counts.values()) <= COUNTED
+        return self.counts is not None and sum(self.counts.values()) <= MAX_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchResult:
     """How many jobs were found, and how many of them changed.
 
     The others did so themselves in between, or cannot be retried while another job holds their unique key.
@@ -110,17 +110,17 @@ class Batch:
 
 CANCEL = Operation(
     name="cancel",
-    done="cancelled",
+    past_tense="cancelled",
     states=(*WAITING, State.RUNNING),
-    usual=(*WAITING, State.RUNNING),
+    default_states=(*WAITING, State.RUNNING),
     change=jobs.cancel_jobs,
 )
 DELETE = Operation(
     name="delete",
-    done="deleted",
+    past_tense="deleted",
     states=(*WAITING, *ENDED),
-    usual=(*WAITING, *ENDED),
-    passes_by=(State.RUNNING,),
+    default_states=(*WAITING, *ENDED),
+    skipped_states=(State.RUNNING,),
     change=jobs.delete_jobs,
 )
 
@@ -129,9 +129,9 @@ def retry(*, note: bool = True) -> Operation:
     """Available at once; `note`: what their rows forget with it is noted beside them."""
     return Operation(
         name="retry",
-        done="retried",
+        past_tense="retried",
         states=(State.FAILED, State.RETRYABLE, State.SCHEDULED, State.CANCELLED, State.COMPLETED),
-        usual=(State.FAILED, State.RETRYABLE),
+        default_states=(State.FAILED, State.RETRYABLE),
         change=partial(jobs.retry_jobs, note=note),
     )
 
@@ -142,10 +142,10 @@ def move(*, queue: str | None = None, priority: int | None = None) -> Operation:
         raise ConfigError("nothing to move to: name a queue, a priority, or both")
     return Operation(
         name="move",
-        done="moved",
+        past_tense="moved",
         states=WAITING,
-        usual=WAITING,
-        passes_by=(State.RUNNING,),
+        default_states=WAITING,
+        skipped_states=(State.RUNNING,),
         change=partial(jobs.move_jobs, queue=queue, priority=priority),
     )
 
@@ -154,27 +154,27 @@ async def preview(session: Session, operation: Operation, selection: Selection, 
     """Counts what the operation would be about. It does not take long: what is too much is not counted to the end."""
     as_of = await session.now()
     states = operation.states_of(selection)
-    most = COUNTED + 1 if limit is None else min(limit, COUNTED + 1)
+    most = MAX_COUNTED + 1 if limit is None else min(limit, MAX_COUNTED + 1)
     try:
-        async with _bounded(session, PREVIEW_PATIENCE):
+        async with _bounded(session, PREVIEW_TIMEOUT):
             found = await _select(session, selection, states, as_of, limit=most)
-            passed_by = () if selection.states else operation.passes_by
-            others = await _select(session, selection, passed_by, as_of, limit=COUNTED) if passed_by else []
+            skipped = () if selection.states else operation.skipped_states
+            others = await _select(session, selection, skipped, as_of, limit=MAX_COUNTED) if skipped else []
     except asyncpg.QueryCanceledError:
         return Preview(as_of=as_of, counts=None)
     counts = Counter((job.state, job.queue) for job in found)
-    return Preview(as_of=as_of, counts=dict(sorted(counts.items())), passed_by=len(others))
+    return Preview(as_of=as_of, counts=dict(sorted(counts.items())), skipped=len(others))
 
 
-async def carry_out(
+async def run_operation(
     session: Session,
     operation: Operation,
     selection: Selection,
     *,
     as_of: datetime,
     limit: int | None = None,
-    size: int = BATCH,
-) -> AsyncIterator[Batch]:
+    size: int = BATCH_SIZE,
+) -> AsyncIterator[BatchResult]:
     """Changes the jobs that the selection held at that moment, a batch at each turn; in between nothing is half done.
 
     No worker waits for it: what is being claimed or finished meanwhile goes its way.
@@ -189,7 +189,7 @@ async def carry_out(
         if not found:
             return
         after = found[-1].id
-        batch = Batch(len(found), await _change(session, operation, selection, states, as_of, found))
+        batch = BatchResult(len(found), await _change(session, operation, selection, states, as_of, found))
         changed += batch.changed
         yield batch
 
@@ -200,13 +200,13 @@ async def _change(
     selection: Selection,
     states: Sequence[State],
     as_of: datetime,
-    found: Sequence[Found],
+    found: Sequence[SelectedJob],
 ) -> int:
     """How many were changed. One that has changed its state meanwhile, and still fits, is come by once more."""
     changed: set[int] = set()
-    for _ in repeat(None, TRIES):
+    for _ in repeat(None, MAX_TRIES):
         ids = [job.id for job in found]
-        seen = Seen([job.state for job in found], [job.lease for job in found])
+        seen = SeenJobs([job.state for job in found], [job.lease for job in found])
         try:
             async with _explained(session):
                 changed.update(await operation.change(session, ids, seen))
@@ -232,7 +232,7 @@ async def _select(
     above: int = 0,
     ids: Sequence[int] | None = None,
     limit: int,
-) -> list[Found]:
+) -> list[SelectedJob]:
     rows = await session.fetch(
         "select_jobs",
         states,
@@ -247,7 +247,7 @@ async def _select(
         ids,
         limit,
     )
-    return [Found(id=row[0], state=State(row[1]), lease=row[2], queue=row[3]) for row in rows]
+    return [SelectedJob(id=row[0], state=State(row[1]), lease=row[2], queue=row[3]) for row in rows]
 
 
 @asynccontextmanager
@@ -265,10 +265,10 @@ async def _bounded(session: Session, patience: timedelta) -> AsyncIterator[None]
 @asynccontextmanager
 async def _explained(session: Session) -> AsyncIterator[None]:
     try:
-        async with _bounded(session, BATCH_PATIENCE):
+        async with _bounded(session, BATCH_TIMEOUT):
             yield
     except asyncpg.QueryCanceledError:
         raise AwaError(
-            f"the next batch of jobs took longer than {short_duration(BATCH_PATIENCE)}: "
+            f"the next batch of jobs took longer than {short_duration(BATCH_TIMEOUT)}: "
             "choose fewer, by their queue or state"
         ) from None

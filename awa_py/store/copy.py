@@ -28,7 +28,7 @@ Queues = Mapping[int, str]  # for spec, by their id()
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedJobs:
     """The answer to many jobs: their ids, in their order, their queues, and the moment at which they were enqueued."""
 
     ids: Sequence[int]
@@ -44,7 +44,7 @@ class Head(NamedTuple):
     after_key: str
 
 
-async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
+async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> CopiedJobs:
     """Enqueues jobs without unique keys, in the transaction that the connection has to be in.
 
     Ids and positions follow the order of the jobs.
@@ -68,7 +68,7 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> Copied:
                 raise InvalidJob(f"{culprit}PostgreSQL refused the job: {describe(error)}") from None
     due = min((shared.resolve_run_at(now) for shared in later.values()), default=None)
     await session.fetchval("wake_queues", sorted({queues[key] for key in ready}), due)
-    return Copied(ids, queues, now)
+    return CopiedJobs(ids, queues, now)
 
 
 async def _queues(session: Session, spec: Mapping[int, JobSpec]) -> Queues:

@@ -41,9 +41,9 @@ async def record_election(session: Session, *, worker_id: UUID, hostname: str, p
     return int(await session.fetchval("record_election", worker_id, hostname, pid))
 
 
-async def depose_frozen_leader(session: Session, *, silence: timedelta) -> bool:
+async def terminate_frozen_leader(session: Session, *, silence: timedelta) -> bool:
     """Ends the session of a leader that has been silent for too long. Whether there was one."""
-    return bool(await session.fetch("depose_frozen_leader", lock_key(session.schema), silence))
+    return bool(await session.fetch("terminate_frozen_leader", lock_key(session.schema), silence))
 
 
 async def resign(session: Session) -> None:

@@ -28,9 +28,9 @@ class Enqueued(NamedTuple):
     can_read_holder: bool = False  # at that job, whose key it is
 
 
-async def may_insert(session: Session) -> bool:
+async def can_insert(session: Session) -> bool:
     """Whether the login may write into the tables. Where it may not, functions do so for it."""
-    return bool(await session.fetchval("may_insert"))
+    return bool(await session.fetchval("can_insert"))
 
 
 async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = True) -> Enqueued:

@@ -16,7 +16,7 @@ RESULTS_CHARACTERS = 32 * 1024 * 1024  # in one statement: what it looks them up
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class RetryDecision:
     """What became of a failed attempt: tried again in `retry_s` seconds, or (None) failed for good."""
 
     attempt: int
@@ -25,12 +25,12 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Cooldown:
     """For how long a throttled job's queue is to rest, how often in a row it was to, and whether this job began it."""
 
-    rest_s: float
+    cooldown_s: float
     throttles: int
-    begins: bool
+    started: bool
 
 
 async def complete_jobs(
@@ -59,10 +59,10 @@ async def fail_attempts(
     leases: Sequence[int],
     errors: Sequence[str],
     delays: Sequence[timedelta | None],
-) -> dict[int, Retried]:
+) -> dict[int, RetryDecision]:
     """running → retryable or failed."""
     rows = await session.fetch("fail_attempts", ids, leases, worker_id, errors, delays)
-    return {row[0]: Retried(row[1], row[2], row[3]) for row in rows}
+    return {row[0]: RetryDecision(row[1], row[2], row[3]) for row in rows}
 
 
 async def snooze_jobs(
@@ -74,10 +74,10 @@ async def snooze_jobs(
 
 async def throttle_jobs(
     session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int], reasons: Sequence[str]
-) -> dict[int, Rest]:
+) -> dict[int, Cooldown]:
     """running → scheduled, the attempt given back; and their queues rest."""
     rows = await session.fetch("throttle_jobs", ids, leases, worker_id, reasons)
-    return {row[0]: Rest(row[1], row[2], row[3]) for row in rows}
+    return {row[0]: Cooldown(row[1], row[2], row[3]) for row in rows}
 
 
 async def discard_jobs(

@@ -8,7 +8,7 @@ from uuid import UUID
 from awa_py.db.types import Record
 from awa_py.store.session import Session
 
-LIVE = timedelta(seconds=8)  # how long a worker may be silent and have its share of a queue: four beats
+SHARE_STALENESS = timedelta(seconds=8)  # how long a worker may be silent and have its share of a queue: four beats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ async def heartbeat_worker(
         locked_on,
         quiet,
         stopping,
-        LIVE,
+        SHARE_STALENESS,
     )
 
 

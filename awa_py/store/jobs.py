@@ -21,7 +21,7 @@ class FinalState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class JobConditions:
     """What decides whether a job could run, by the database's clock."""
 
     id: int
@@ -54,7 +54,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class JobCounts:
     """How many jobs are in each state, and how many ended within the window."""
 
     by_state: dict[str, int]
@@ -62,7 +62,7 @@ class Counts:
     dead: int
 
 
-class Seen(NamedTuple):
+class SeenJobs(NamedTuple):
     """The states and leases that jobs had when somebody looked: one that has changed since is left alone."""
 
     states: Sequence[State]
@@ -103,12 +103,14 @@ async def get_final_state(session: Session, job_id: int) -> FinalState | None:
     return FinalState(State(row[0]), None if row[1] is None else json.loads(row[1]), row[2])
 
 
-async def cancel_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> dict[int, str]:
+async def cancel_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> dict[int, str]:
     """What happened to each unfinished job: `cancelled`, or `requested` of its worker."""
     return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids, *(seen or UNSEEN))}
 
 
-async def retry_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None, *, note: bool = True) -> set[int]:
+async def retry_jobs(
+    session: Session, ids: Sequence[int], seen: SeenJobs | None = None, *, note: bool = True
+) -> set[int]:
     """The jobs that are available again: not those whose unique key another one holds.
 
     What their rows forget with it is noted beside them, unless told otherwise.
@@ -116,24 +118,24 @@ async def retry_jobs(session: Session, ids: Sequence[int], seen: Seen | None = N
     return {row[0] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN), note)}
 
 
-async def delete_jobs(session: Session, ids: Sequence[int], seen: Seen | None = None) -> set[int]:
+async def delete_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> set[int]:
     """The jobs that are gone."""
     return {row[0] for row in await session.fetch("delete_jobs", ids, *(seen or UNSEEN))}
 
 
 async def move_jobs(
-    session: Session, ids: Sequence[int], seen: Seen | None = None, *, queue: str | None, priority: int | None
+    session: Session, ids: Sequence[int], seen: SeenJobs | None = None, *, queue: str | None, priority: int | None
 ) -> set[int]:
     """The waiting jobs that are now in this queue, with this priority; None leaves it as it is."""
     return {row[0] for row in await session.fetch("move_jobs", ids, *(seen or UNSEEN), queue, priority)}
 
 
-async def explain_job(session: Session, job_id: int, *, staleness: timedelta) -> Circumstances | None:
+async def explain_job(session: Session, job_id: int, *, staleness: timedelta) -> JobConditions | None:
     row = await session.fetchrow("explain_job", job_id, staleness)
-    return None if row is None else Circumstances(**{**dict(row), "state": State(row["state"])})
+    return None if row is None else JobConditions(**{**dict(row), "state": State(row["state"])})
 
 
-async def count_jobs(session: Session, *, window: timedelta) -> Counts:
+async def count_jobs(session: Session, *, window: timedelta) -> JobCounts:
     row = await session.fetchrow("count_jobs", window)
     assert row is not None
-    return Counts(json.loads(row["counts"]), row["completed"], row["dead"])
+    return JobCounts(json.loads(row["counts"]), row["completed"], row["dead"])

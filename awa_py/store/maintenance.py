@@ -17,7 +17,7 @@ class Promoted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescued:
+class RescuedJob:
     """A running job that was taken from its worker; `failed` where its attempts or its time were used up."""
 
     id: int
@@ -28,10 +28,10 @@ class Rescued:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostJobs:
     """Jobs that were taken from workers that are gone."""
 
-    jobs: list[Rescued]
+    jobs: list[RescuedJob]
     workers: int  # so many had none left, and were taken out of the registry
     next_s: float | None  # until another worker will have been silent for long enough; None: there is none
 
@@ -46,7 +46,7 @@ class Unserved:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyCursor:
+class ReadyPosition:
     """A place in the order of claims."""
 
     queue: str = ""
@@ -67,19 +67,19 @@ async def promote_jobs_since(session: Session, since: datetime | None, *, limit:
     return Promoted(*row)
 
 
-async def rescue_stale_jobs(session: Session, *, staleness: timedelta, limit: int) -> list[Rescued]:
+async def rescue_stale_jobs(session: Session, *, staleness: timedelta, limit: int) -> list[RescuedJob]:
     """running → retryable or failed, where the heartbeat is stale."""
     return _rescued(await session.fetch("rescue_stale_jobs", staleness, limit))
 
 
-async def rescue_lost_jobs(session: Session, *, silence: timedelta, limit: int) -> Lost:
+async def rescue_lost_jobs(session: Session, *, silence: timedelta, limit: int) -> LostJobs:
     """running → retryable or failed, where the worker has been silent for so long and its session has ended."""
     rows = await session.fetch("rescue_lost_jobs", silence, limit)
     (summary,) = (row for row in rows if row["id"] is None)
-    return Lost(_rescued([row for row in rows if row["id"] is not None]), summary["removed"], summary["next_s"])
+    return LostJobs(_rescued([row for row in rows if row["id"] is not None]), summary["removed"], summary["next_s"])
 
 
-async def rescue_overdue_jobs(session: Session, *, limit: int) -> list[Rescued]:
+async def rescue_overdue_jobs(session: Session, *, limit: int) -> list[RescuedJob]:
     """running → retryable or failed, where the attempt overran its deadline."""
     return _rescued(await session.fetch("rescue_overdue_jobs", limit))
 
@@ -97,15 +97,15 @@ async def delete_dead_jobs(session: Session, *, retention: timedelta, limit: int
     return int(await session.fetchval("delete_dead_jobs", retention, limit))
 
 
-async def sweep_unique_keys(session: Session, *, after: str, limit: int) -> tuple[str | None, int]:
+async def delete_free_unique_keys(session: Session, *, after: str, limit: int) -> tuple[str | None, int]:
     """Deletes free keys in a window of them. The key to go on after (None: at the end), and how many it deleted."""
-    row = await session.fetchrow("sweep_unique_keys", after, limit)
+    row = await session.fetchrow("delete_free_unique_keys", after, limit)
     assert row is not None
     return (row["last_key"] if row["seen"] == limit else None), row["deleted"]
 
 
-async def sweep_workers(session: Session, *, staleness: timedelta) -> int:
-    return int(await session.fetchval("sweep_workers", staleness))
+async def delete_stale_workers(session: Session, *, staleness: timedelta) -> int:
+    return int(await session.fetchval("delete_stale_workers", staleness))
 
 
 async def age_jobs(session: Session, *, after: str, queues: int, age: timedelta, limit: int) -> tuple[int, str | None]:
@@ -116,16 +116,16 @@ async def age_jobs(session: Session, *, after: str, queues: int, age: timedelta,
 
 
 async def mark_unserved_jobs(
-    session: Session, *, after: ReadyCursor, limit: int, staleness: timedelta, grace: timedelta
-) -> tuple[list[Unserved], ReadyCursor | None]:
+    session: Session, *, after: ReadyPosition, limit: int, staleness: timedelta, grace: timedelta
+) -> tuple[list[Unserved], ReadyPosition | None]:
     """Says of due jobs that nobody knows their kind. What it marked, and where to go on (None: at the end)."""
     rows = await session.fetch("mark_unserved_jobs", after.queue, after.priority, after.pos, limit, staleness, grace)
     marked = [Unserved(row["queue"], row["kind"], row["jobs"]) for row in rows if row["kind"] is not None]
     ends = [row for row in rows if row["kind"] is None]
     if not ends or ends[0]["jobs"] < limit:
         return marked, None
-    return marked, ReadyCursor(ends[0]["queue"], ends[0]["priority"], ends[0]["pos"])
+    return marked, ReadyPosition(ends[0]["queue"], ends[0]["priority"], ends[0]["pos"])
 
 
-def _rescued(rows: list[Record]) -> list[Rescued]:
-    return [Rescued(row["id"], row["queue"], row["kind"], row["attempt"], row["retry_at"] is None) for row in rows]
+def _rescued(rows: list[Record]) -> list[RescuedJob]:
+    return [RescuedJob(row["id"], row["queue"], row["kind"], row["attempt"], row["retry_at"] is None) for row in rows]

@@ -8,7 +8,7 @@ from awa_py.store.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFigures:
+class QueueMetrics:
     """A queue, but for how many jobs it has."""
 
     name: str
@@ -20,11 +20,11 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrears:
+class MaintenanceLag:
     """How far the leader is behind, and how many workers are alive."""
 
-    due_lag_s: float
-    stale_lag_s: float
+    promotion_lag_s: float
+    rescue_lag_s: float
     dead: int
     completed: float
     workers: int
@@ -35,20 +35,20 @@ async def count_queue_jobs(session: Session, table: str) -> Mapping[tuple[str, s
     return {(row[0], row[1]): row[2] for row in await session.fetch("count_queue_jobs", table)}
 
 
-async def read_queues(session: Session, *, staleness: timedelta) -> list[QueueFigures]:
+async def read_queue_metrics(session: Session, *, staleness: timedelta) -> list[QueueMetrics]:
     """Every queue that has a row or a ready job."""
-    return [QueueFigures(*row) for row in await session.fetch("read_queues", staleness)]
+    return [QueueMetrics(*row) for row in await session.fetch("read_queue_metrics", staleness)]
 
 
-async def read_arrears(
+async def read_maintenance_lag(
     session: Session,
     *,
     staleness: timedelta,
     failed_retention: timedelta,
     completed_retention: timedelta,
     limit: int,
-) -> Arrears:
+) -> MaintenanceLag:
     """Dead jobs are counted up to the limit."""
-    row = await session.fetchrow("read_arrears", staleness, failed_retention, completed_retention, limit)
+    row = await session.fetchrow("read_maintenance_lag", staleness, failed_retention, completed_retention, limit)
     assert row is not None
-    return Arrears(*row)
+    return MaintenanceLag(*row)

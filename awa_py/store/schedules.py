@@ -75,8 +75,8 @@ async def list_due_schedules(session: Session, *, limit: int) -> list[DueSchedul
     return [DueSchedule(*row) for row in await session.fetch("list_due_schedules", limit)]
 
 
-async def seconds_to_next_schedule(session: Session) -> float | None:
-    seconds: float | None = await session.fetchval("next_schedule")
+async def seconds_to_next_fire(session: Session) -> float | None:
+    seconds: float | None = await session.fetchval("get_next_fire")
     return seconds
 
 
@@ -85,7 +85,7 @@ async def fire_schedule(
     due: DueSchedule,
     *,
     fires: Sequence[datetime],
-    dealt_with: datetime | None,
+    handled_until: datetime | None,
     next_at: datetime | None,
 ) -> list[int]:
     """Enqueues a job for each fire time and notes them, where no other evaluator did. The jobs' ids."""
@@ -94,7 +94,7 @@ async def fire_schedule(
         due.name,
         due.last_enqueued_at,
         fires,
-        dealt_with,
+        handled_until,
         next_at or NEVER,
         due.expression,
         due.timezone,

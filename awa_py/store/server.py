@@ -40,7 +40,7 @@ class OpenTransaction:
     application: str
     client: str
     idle: bool
-    pins: bool  # whether vacuum has to wait for it
+    blocks_vacuum: bool  # whether vacuum has to wait for it
     open_s: float
 
 
@@ -73,8 +73,8 @@ class TableHealth:
     bytes: int
     index_bytes: int
     autovacuum: bool
-    vacuum_from: float
-    vacuumed_s: float | None
+    vacuum_threshold: float
+    since_vacuum_s: float | None
 
 
 async def get_server(session: Session) -> Server:

@@ -20,7 +20,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ShareChange:
     """A part that is to be written; without slots, it is to go."""
 
     queue: str
@@ -28,12 +28,12 @@ class Change:
     slots: int | None
 
 
-async def list_shares(session: Session, *, live: timedelta) -> list[Share]:
+async def list_shares(session: Session, *, staleness: timedelta) -> list[Share]:
     """In the order of queues and workers' ids. Workers that have been silent for longer than `live` have no part."""
-    return [Share(*row) for row in await session.fetch("list_shares", live)]
+    return [Share(*row) for row in await session.fetch("list_shares", staleness)]
 
 
-async def assign_slots(session: Session, changes: Sequence[Change]) -> int:
+async def assign_slots(session: Session, changes: Sequence[ShareChange]) -> int:
     """Writes what changes, and tells the workers. How many parts it wrote."""
     queues, workers = [change.queue for change in changes], [change.worker_id for change in changes]
     return int(await session.fetchval("assign_slots", queues, workers, [change.slots for change in changes]))
@@ -44,6 +44,6 @@ async def mark_limited_jobs(session: Session, *, queue: str | None = None, limit
     return int(await session.fetchval("mark_limited_jobs", queue, limit))
 
 
-async def list_unserved_queues(session: Session, *, live: timedelta) -> list[str]:
+async def list_unserved_queues(session: Session, *, staleness: timedelta) -> list[str]:
     """Queues with ready jobs that no live worker takes."""
-    return [row[0] for row in await session.fetch("list_unserved_queues", live)]
+    return [row[0] for row in await session.fetch("list_unserved_queues", staleness)]

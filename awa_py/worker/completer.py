@@ -291,8 +291,8 @@ class Completer:
         answers = await finish.throttle_jobs(session, *self._keys(flights), reasons)
         for flight, reason in zip(flights, reasons, strict=True):
             answer = answers.get(flight.id)
-            if answer is not None and answer.begins:
-                words = (flight.queue, answer.rest_s, ordinal(answer.throttles), flight, reason)
+            if answer is not None and answer.started:
+                words = (flight.queue, answer.cooldown_s, ordinal(answer.throttles), flight, reason)
                 sentence = "queue %s rests for %.0f s, for the %s time in a row: %s was throttled: %s"
                 self._log(WARNING, flight, "throttled", sentence, *words)
         return set(answers)

@@ -11,7 +11,7 @@ from uuid import UUID
 from awa_py.model.job import Job, State
 from awa_py.store import election, jobs, queues, schedules
 from awa_py.store.election import Leader
-from awa_py.store.jobs import Counts
+from awa_py.store.jobs import JobCounts
 from awa_py.store.queues import QueueRow, WorkerRow
 from awa_py.store.schedules import ScheduleRow
 from awa_py.store.session import Session
@@ -42,7 +42,7 @@ class Scene:
     """The queue at one moment."""
 
     at_s: float
-    counts: Counts
+    counts: JobCounts
     queues: Sequence[QueueRow]
     workers: Sequence[WorkerRow]
     leader: Leader | None

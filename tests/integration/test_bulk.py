@@ -13,7 +13,7 @@ from awa_py.db.database import Database
 from awa_py.errors import AwaError
 from awa_py.store import bulk, jobs
 from awa_py.store.bulk import CANCEL, DELETE, Operation, Selection, retry
-from awa_py.store.jobs import Seen
+from awa_py.store.jobs import SeenJobs
 from awa_py.store.session import Session
 from tests.support import (
     ago,
@@ -39,7 +39,7 @@ async def do(
 ) -> int:
     """Counts the jobs and changes them; how many."""
     preview = await bulk.preview(session, operation, selection, limit=limit)
-    batches = bulk.carry_out(session, operation, selection, as_of=preview.as_of, limit=limit, size=size)
+    batches = bulk.run_operation(session, operation, selection, as_of=preview.as_of, limit=limit, size=size)
     changed = sum([batch.changed async for batch in batches])
     assert preview.jobs == changed  # nobody else changes anything here
     return changed
@@ -127,7 +127,7 @@ class TestSelection:
 
     async def test_delete_takes_all_but_the_running(self, session: Session, all_kinds: dict[str, int]) -> None:
         preview = await bulk.preview(session, DELETE, ANY)
-        assert preview.passed_by == 1
+        assert preview.skipped == 1
         assert await do(session, DELETE) == len(all_kinds) - 1
         assert await states(session) == {"running": 1}
 
@@ -203,7 +203,7 @@ class TestOperations:
         (dead,) = await insert_dead(session)
         assert await jobs.move_jobs(session, [runs, dead], queue="other", priority=1) == set()
         preview = await bulk.preview(session, bulk.move(queue="other"), ANY)
-        assert (preview.jobs, preview.passed_by) == (0, 1)
+        assert (preview.jobs, preview.skipped) == (0, 1)
         assert (await look(session, runs)).queue == (await look(session, dead)).queue == "default"
 
 
@@ -223,7 +223,7 @@ class TestBatches:
         await insert(session, "ready", 2)
         preview = await bulk.preview(session, CANCEL, ANY)
         (late,) = await insert(session, "ready")
-        async for _ in bulk.carry_out(session, CANCEL, ANY, as_of=preview.as_of):
+        async for _ in bulk.run_operation(session, CANCEL, ANY, as_of=preview.as_of):
             pass
         assert await states(session) == {"cancelled": 2, "available": 1}
         assert (await look(session, late)).state is State.AVAILABLE
@@ -232,7 +232,7 @@ class TestBatches:
         await insert_dead(session, 6)
         preview = await bulk.preview(session, retry(), ANY)
         turns = 0
-        async for batch in bulk.carry_out(session, retry(), ANY, as_of=preview.as_of, size=2):
+        async for batch in bulk.run_operation(session, retry(), ANY, as_of=preview.as_of, size=2):
             turns += 1
             assert turns <= 3
             for row in await claim(session, limit=batch.changed):
@@ -255,7 +255,7 @@ class TestBatches:
         assert await states(session) == {"available": 3, "failed": 3}
 
     async def test_a_preview_stops_counting(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bulk, "COUNTED", 5)
+        monkeypatch.setattr(bulk, "MAX_COUNTED", 5)
         await insert(session, "ready", 6)
         preview = await bulk.preview(session, DELETE, ANY)
         assert (preview.jobs, preview.exact) == (None, False)
@@ -264,15 +264,15 @@ class TestBatches:
     async def test_what_takes_too_long_is_not_waited_for(
         self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(bulk, "PREVIEW_PATIENCE", timedelta(seconds=1))
-        monkeypatch.setattr(bulk, "BATCH_PATIENCE", timedelta(seconds=1))
+        monkeypatch.setattr(bulk, "PREVIEW_TIMEOUT", timedelta(seconds=1))
+        monkeypatch.setattr(bulk, "BATCH_TIMEOUT", timedelta(seconds=1))
         await insert(session, "ready", 3)
         async with another_session(database) as other, other.connection.transaction():
             await other.connection.execute("LOCK TABLE awa.dead")
             preview = await bulk.preview(session, DELETE, ANY)
             assert (preview.counts, preview.jobs, preview.exact) == (None, None, False)
             with pytest.raises(AwaError, match="took longer than 1s"):
-                async for _ in bulk.carry_out(session, DELETE, ANY, as_of=preview.as_of):
+                async for _ in bulk.run_operation(session, DELETE, ANY, as_of=preview.as_of):
                     pass
         assert await do(session, DELETE) == 3
 
@@ -291,12 +291,12 @@ class TestInBetween:
             "move": bulk.move(queue="other").change,
         }
         change = changes[operation]
-        stale = Seen([State.AVAILABLE, State.FAILED], [3, 3])
+        stale = SeenJobs([State.AVAILABLE, State.FAILED], [3, 3])
         assert not await change(session, [job_id, ended], stale)
-        other = Seen([State.SCHEDULED, State.CANCELLED], [4, 4])
+        other = SeenJobs([State.SCHEDULED, State.CANCELLED], [4, 4])
         assert not await change(session, [job_id, ended], other)
         assert await states(session) == {"available": 1, "failed": 1}
-        fresh = Seen([State.AVAILABLE, State.FAILED], [4, 4])
+        fresh = SeenJobs([State.AVAILABLE, State.FAILED], [4, 4])
         assert (
             set(await change(session, [job_id, ended], fresh))
             == {
@@ -311,7 +311,7 @@ class TestInBetween:
         (job_id,) = await insert(session, "scheduled", state="scheduled", run_at=ago(1))
         turns: list[list[State]] = []
 
-        async def promote_first(session: Session, ids: Any, seen: Seen) -> set[int]:
+        async def promote_first(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
             turns.append(list(seen.states))
             if len(turns) == 1:
                 await session.connection.execute(
@@ -327,15 +327,15 @@ class TestInBetween:
     async def test_one_that_does_not_fit_any_more_is_left_alone(self, session: Session) -> None:
         (job_id,) = await insert_dead(session)
 
-        async def retried_by_another(session: Session, ids: Any, seen: Seen) -> set[int]:
+        async def retried_by_another(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
             await jobs.retry_jobs(session, [job_id])
             return await jobs.delete_jobs(session, ids, seen)
 
         failed = Selection(states=(State.FAILED,))
         preview = await bulk.preview(session, DELETE, failed)
         operation = replace(DELETE, change=retried_by_another)
-        batches = [batch async for batch in bulk.carry_out(session, operation, failed, as_of=preview.as_of)]
-        assert batches == [bulk.Batch(found=1, changed=0)]
+        batches = [batch async for batch in bulk.run_operation(session, operation, failed, as_of=preview.as_of)]
+        assert batches == [bulk.BatchResult(found=1, changed=0)]
         assert (await look(session, job_id)).state is State.AVAILABLE
 
     async def test_those_whose_unique_key_another_holds_are_left_alone_and_not_asked_for_again(
@@ -346,13 +346,13 @@ class TestInBetween:
         (free,) = await insert_dead(session)
         turns: list[list[int]] = []
 
-        async def counted(session: Session, ids: Any, seen: Seen) -> set[int]:
+        async def counted(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
             turns.append(list(ids))
             return await jobs.retry_jobs(session, ids, seen)
 
         preview = await bulk.preview(session, retry(), ANY)
-        batches = bulk.carry_out(session, replace(retry(), change=counted), ANY, as_of=preview.as_of)
-        assert [batch async for batch in batches] == [bulk.Batch(found=3, changed=1)]
+        batches = bulk.run_operation(session, replace(retry(), change=counted), ANY, as_of=preview.as_of)
+        assert [batch async for batch in batches] == [bulk.BatchResult(found=3, changed=1)]
         assert turns == [[*held, free], held]  # once more: they could have changed by themselves
         assert await states(session) == {"available": 2, "failed": 2}
 
@@ -360,7 +360,7 @@ class TestInBetween:
         await insert_dead(session, 2)
         turns: list[list[int]] = []
 
-        async def deadlocked(session: Session, ids: Any, seen: Seen) -> set[int]:
+        async def deadlocked(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
             turns.append(list(ids))
             if len(turns) == 1:
                 raise asyncpg.DeadlockDetectedError("deadlock detected")
@@ -387,7 +387,9 @@ class TestBesideWorkers:
                 while await any_left(session):
                     for target in ("other", "default"):
                         preview = await bulk.preview(session, bulk.move(queue=target), ANY)
-                        batches = bulk.carry_out(session, bulk.move(queue=target), ANY, as_of=preview.as_of, size=50)
+                        batches = bulk.run_operation(
+                            session, bulk.move(queue=target), ANY, as_of=preview.as_of, size=50
+                        )
                         async for batch in batches:
                             assert batch.changed <= batch.found
         assert runs == dict.fromkeys(range(total), 1)
@@ -404,7 +406,7 @@ class TestBesideWorkers:
             await app.enqueue_many(app.new("work", {"n": n}) for n in range(total))
             async with working(app, {"default": 3}):
                 preview = await bulk.preview(session, CANCEL, ANY)
-                async for _ in bulk.carry_out(session, CANCEL, ANY, as_of=preview.as_of, size=20):
+                async for _ in bulk.run_operation(session, CANCEL, ANY, as_of=preview.as_of, size=20):
                     pass
                 await eventually(lambda: none_left(session))
             counts = await states(session)

@@ -230,7 +230,7 @@ class TestTwoEvaluators:  # A9
         await add(session)
         (seen,) = await list_due_schedules(session, limit=10)
         await evaluate(session)
-        assert await fire_schedule(session, seen, fires=[seen.now], dealt_with=seen.now, next_at=None) == []
+        assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=None) == []
         assert len(await jobs(session)) == 1
 
     async def test_one_that_has_seen_an_older_expression_changes_nothing(self, session: Session) -> None:
@@ -238,7 +238,7 @@ class TestTwoEvaluators:  # A9
         (seen,) = await list_due_schedules(session, limit=10)
         await sync(session, [definition(expression=EVERY_MINUTE)])
         in_a_year = seen.now + timedelta(days=365)
-        assert await fire_schedule(session, seen, fires=[seen.now], dealt_with=seen.now, next_at=in_a_year) == []
+        assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=in_a_year) == []
         await evaluate(session)
         row = await show(session)
         assert row.next_at is not None

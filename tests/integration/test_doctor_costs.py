@@ -3,7 +3,7 @@
 import pytest
 
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
-from awa_py.store import partitions, waiting
+from awa_py.store import backlog, partitions
 from awa_py.store.session import Session
 from tests.pages import Touched, undone
 from tests.support import another_session, insert, insert_completed, insert_running, seconds
@@ -34,12 +34,12 @@ async def fill(session: Session) -> None:
 
 async def look(session: Session) -> None:
     """Whatever an examination reads of jobs, with the checks' own limits."""
-    queues = await waiting.list_waiting_queues(session, limit=1_000, count_to=101, staleness=STALENESS)
+    queues = await backlog.list_waiting_queues(session, limit=1_000, count_to=101, staleness=STALENESS)
     assert [queue.jobs for queue in queues] == [101, 101, 101]
     names = [queue.name for queue in queues]
-    unserved = await waiting.list_unserved_kinds(session, names, look_at=25, staleness=STALENESS)
+    unserved = await backlog.list_unserved_kinds(session, names, look_at=25, staleness=STALENESS)
     assert len(unserved) == 21
-    await waiting.get_arrears(session, look_at=1_000, staleness=STALENESS, grace=STALENESS)
+    await backlog.get_overdue_work(session, look_at=1_000, staleness=STALENESS, grace=STALENESS)
     assert await partitions.find_stray_completed_job(session) is None
 
 

@@ -14,7 +14,7 @@ from awa_py import App, ConfigError, InvalidArguments, InvalidJob, Job, NewJob, 
 from awa_py.db.database import Database
 from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import get_jobs
-from awa_py.store.maintenance import sweep_unique_keys
+from awa_py.store.maintenance import delete_free_unique_keys
 from awa_py.store.session import Session
 from tests.support import OWNER, ago, another_session, claim, count, insert, listen, look, put, states
 
@@ -348,7 +348,7 @@ class TestUnique:
         async def sweep() -> None:
             async with another_session(database) as other:
                 while not stop.is_set():
-                    await sweep_unique_keys(other, after="", limit=1000)
+                    await delete_free_unique_keys(other, after="", limit=1000)
 
         sweeping = asyncio.create_task(sweep())
         try:

@@ -9,7 +9,7 @@ import pytest
 from awa_py import State
 from awa_py.store.claim import release_orphans
 from awa_py.store.finish import (
-    Retried,
+    RetryDecision,
     complete_jobs,
     discard_jobs,
     fail_attempts,
@@ -57,7 +57,7 @@ FINISHES: dict[str, Finish] = {
 }
 
 
-async def fail(session: Session, job_id: int, lease: int = 1, delay: timedelta | None = None) -> Retried:
+async def fail(session: Session, job_id: int, lease: int = 1, delay: timedelta | None = None) -> RetryDecision:
     return (await fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [delay]))[job_id]
 
 
@@ -155,7 +155,7 @@ class TestFail:
         (job_id,) = await insert_running(session, attempt=3)
         answer = await fail(session, job_id)
         job = await look(session, job_id)
-        assert answer == Retried(3, 25, 4.0)
+        assert answer == RetryDecision(3, 25, 4.0)
         assert (job.state, job.attempt, job.lease, job.finalized_at) == (State.RETRYABLE, 3, 1, None)  # A16
         (error,) = job.errors
         assert (error["attempt"], error["error"]) == (3, "boom")

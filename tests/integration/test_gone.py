@@ -12,7 +12,7 @@ from awa_py.maintenance.rescue import GONE, GONE_LOOK_S, rescue_gone
 from awa_py.observability.metrics import Metrics
 from awa_py.store.election import record_election
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
-from awa_py.store.maintenance import Lost, rescue_lost_jobs
+from awa_py.store.maintenance import LostJobs, rescue_lost_jobs
 from awa_py.store.session import Session
 from tests.integration.test_registry import age, info
 from tests.support import another_session, count, eventually, insert_running, look, new_owner, seconds, states
@@ -49,7 +49,7 @@ async def killed(holder: Session, session: Session, jobs: int = 3) -> WorkerInfo
     return worker
 
 
-async def rescue(session: Session, limit: int = 100) -> Lost:
+async def rescue(session: Session, limit: int = 100) -> LostJobs:
     return await rescue_lost_jobs(session, silence=GONE, limit=limit)
 
 
@@ -66,7 +66,7 @@ async def test_its_jobs_go_back_and_then_its_row(holder: Session, session: Sessi
     assert sorted(heard) == [f"lost:{job.id}:1" for job in lost.jobs]
     assert (await rescue(session)).workers == 1
     assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 0
-    assert await rescue(session) == Lost([], 0, None)
+    assert await rescue(session) == LostJobs([], 0, None)
 
 
 async def test_the_last_attempt_fails(holder: Session, session: Session) -> None:  # A15

@@ -23,7 +23,7 @@ from awa_py.observability.metrics import Metrics
 from awa_py.store import finish, heartbeat, maintenance, schedules, shares
 from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
-from awa_py.store.maintenance import ReadyCursor
+from awa_py.store.maintenance import ReadyPosition
 from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401 (the large database)
 from tests.pages import undone
@@ -152,13 +152,13 @@ async def test_a_workers_beat(big: Session) -> None:
 async def test_the_leaders_looks_at_the_registry(big: Session) -> None:
     registry = {"workers", "leader"}
     assert await pages(big, lambda s: maintenance.rescue_lost_jobs(s, silence=HOUR, limit=500), whole=registry) <= 200
-    assert await pages(big, lambda s: shares.list_shares(s, live=HOUR), whole={"workers", "slots"}) <= 200
+    assert await pages(big, lambda s: shares.list_shares(s, staleness=HOUR), whole={"workers", "slots"}) <= 200
 
 
 async def test_the_look_for_queues_that_nobody_serves(big: Session) -> None:
     queues: int = await big.connection.fetchval("SELECT count(DISTINCT queue) FROM awa.ready")
     # The way down an index, twice, for each queue that has work; and the workers, for each.
-    act = functools.partial(shares.list_unserved_queues, live=HOUR)
+    act = functools.partial(shares.list_unserved_queues, staleness=HOUR)
     assert await pages(big, act, whole={"workers"}) <= A_STATEMENT + 60 * queues
 
 
@@ -167,20 +167,20 @@ async def test_the_promotion(big: Session) -> None:
 
 
 async def test_the_schedules(big: Session) -> None:
-    assert await pages(big, schedules.seconds_to_next_schedule) <= 10
+    assert await pages(big, schedules.seconds_to_next_fire) <= 10
     assert await pages(big, lambda s: schedules.list_due_schedules(s, limit=100)) <= 50
 
 
 async def test_the_leaders_rounds_where_there_is_nothing_to_do(big: Session) -> None:
     assert await pages(big, lambda s: maintenance.rescue_overdue_jobs(s, limit=500)) <= A_STATEMENT
     assert await pages(big, lambda s: maintenance.fail_expired_jobs(s, limit=500)) <= A_STATEMENT
-    assert await pages(big, lambda s: maintenance.sweep_unique_keys(s, after="", limit=1000)) <= A_STATEMENT
+    assert await pages(big, lambda s: maintenance.delete_free_unique_keys(s, after="", limit=1000)) <= A_STATEMENT
     # These read all queues, to learn what the least patient one says.
     rescue, clean_up = maintenance.rescue_stale_jobs, maintenance.delete_dead_jobs
     assert await pages(big, lambda s: rescue(s, staleness=HOUR, limit=500), whole={"queues"}) <= 500
     assert await pages(big, lambda s: clean_up(s, retention=HOUR, limit=5000), whole={"queues"}) <= 500
-    assert await pages(big, lambda s: maintenance.sweep_workers(s, staleness=HOUR), whole={"workers"}) <= 100
-    window = {"after": ReadyCursor(), "limit": 500, "staleness": HOUR, "grace": HOUR}
+    assert await pages(big, lambda s: maintenance.delete_stale_workers(s, staleness=HOUR), whole={"workers"}) <= 100
+    window = {"after": ReadyPosition(), "limit": 500, "staleness": HOUR, "grace": HOUR}
     assert await pages(big, lambda s: maintenance.mark_unserved_jobs(s, **window)) <= 1000  # type: ignore[arg-type]
 
 

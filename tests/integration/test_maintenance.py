@@ -23,12 +23,12 @@ from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, renew_leases
 from awa_py.store.maintenance import (
     delete_completed_jobs,
     delete_dead_jobs,
+    delete_free_unique_keys,
+    delete_stale_workers,
     fail_expired_jobs,
     promote_jobs,
     rescue_overdue_jobs,
     rescue_stale_jobs,
-    sweep_unique_keys,
-    sweep_workers,
 )
 from awa_py.store.partitions import create_day_partitions, drop_completed_partitions
 from awa_py.store.session import Session
@@ -436,7 +436,7 @@ class TestSweeps:
         await session.connection.execute("SELECT awa.enqueue('work', unique_key => 'over', unique_for => '0')")
         gone = await session.connection.fetchval("SELECT awa.enqueue('work', unique_key => 'gone')")
         await session.connection.execute("DELETE FROM awa.ready WHERE id = $1", gone)
-        assert await sweep_unique_keys(session, after="", limit=100) == (None, 2)
+        assert await delete_free_unique_keys(session, after="", limit=100) == (None, 2)
         rows = await session.connection.fetch("SELECT key FROM awa.unique_keys ORDER BY key")
         assert [row["key"] for row in rows] == ["held", "period"]
 
@@ -445,9 +445,9 @@ class TestSweeps:
             "INSERT INTO awa.unique_keys (key, job_id, states) "
             "SELECT to_char(n, 'FM000'), 0, '{running}' FROM generate_series(1, 25) AS n"
         )
-        assert await sweep_unique_keys(session, after="", limit=10) == ("010", 10)
-        assert await sweep_unique_keys(session, after="010", limit=10) == ("020", 10)
-        assert await sweep_unique_keys(session, after="020", limit=10) == (None, 5)
+        assert await delete_free_unique_keys(session, after="", limit=10) == ("010", 10)
+        assert await delete_free_unique_keys(session, after="010", limit=10) == ("020", 10)
+        assert await delete_free_unique_keys(session, after="020", limit=10) == (None, 5)
 
     async def test_silent_workers_go(self, session: Session) -> None:
         for _ in range(2):
@@ -456,7 +456,7 @@ class TestSweeps:
             "UPDATE awa.workers SET heartbeat_at = now() - interval '901 seconds' "
             "WHERE id = (SELECT id FROM awa.workers LIMIT 1)"
         )
-        assert await sweep_workers(session, staleness=STALENESS) == 1
+        assert await delete_stale_workers(session, staleness=STALENESS) == 1
         assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 1
 
 

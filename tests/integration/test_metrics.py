@@ -326,7 +326,7 @@ async def test_what_is_read_every_interval_reads_few_pages_of_a_million(big_url:
     async with another_session(Database(big_url, Schema())) as session:
         for _ in range(2):
             async with undone(session) as touched:
-                queues = await queue_metrics.read_queues(session, staleness=seconds(90))
+                queues = await queue_metrics.read_queue_metrics(session, staleness=seconds(90))
                 spent = await touched()
         assert queues
         assert spent.total <= 40 * len(queues) + 200

@@ -11,8 +11,8 @@ from awa_py import App, UnknownRateLimit
 from awa_py.db.database import Database
 from awa_py.db.types import Record
 from awa_py.model.rates import Rate
-from awa_py.store.rates import (
-    Taken,
+from awa_py.store.rate_limits import (
+    TokenGrant,
     delete_rate_limit,
     drain_rate_limit,
     list_rate_limits,
@@ -37,7 +37,7 @@ async def limit(session: Session, rate: str, burst: int | None = None, *, name: 
     await set_rate_limit(session, name, Rate.parse(rate), burst)
 
 
-async def take(session: Session, tokens: int = 1, *, callers: int = 1, max_wait_s: float = 60) -> Taken:
+async def take(session: Session, tokens: int = 1, *, callers: int = 1, max_wait_s: float = 60) -> TokenGrant:
     return await take_tokens(session, "gh", tokens=tokens, callers=callers, max_wait_s=max_wait_s)
 
 

@@ -17,7 +17,7 @@ from awa_py.store import shares
 from awa_py.store.heartbeat import heartbeat_worker, remove_worker
 from awa_py.store.queues import command_workers, pause_queue, set_queue
 from awa_py.store.session import Session
-from awa_py.store.shares import Change
+from awa_py.store.shares import ShareChange
 from tests.integration.test_registry import age, info
 from tests.support import (
     QUICK,
@@ -113,7 +113,10 @@ class TestShares:  # F6
 
     async def test_a_worker_that_leaves_meanwhile_gets_none(self, session: Session) -> None:
         await register(session, IDS[0])
-        assert await shares.assign_slots(session, [Change("email", IDS[0], 1), Change("email", new_owner(), 1)]) == 1
+        assert (
+            await shares.assign_slots(session, [ShareChange("email", IDS[0], 1), ShareChange("email", new_owner(), 1)])
+            == 1
+        )
 
     async def test_two_leaders_agree(self, session: Session, database: Database) -> None:
         await insert_queue(session, "email", max_workers=10)
@@ -202,7 +205,7 @@ class TestQueuesThatNobodyServes:  # F6
             await insert(session, "ready", queue=queue)
         await insert(session, "ready", queue="keyed", concurrency_key="k", concurrency_limit=1, ordered=False)
         await pause_queue(session, "paused", paused=True)
-        assert await shares.list_unserved_queues(session, live=seconds(8)) == ["email", "keyed"]
+        assert await shares.list_unserved_queues(session, staleness=seconds(8)) == ["email", "keyed"]
         task = Rebalance()
         for _ in range(2):
             await task.run(session)

@@ -327,7 +327,7 @@ async def test_leaders_of_one_login_follow_each_other(installed: Installation) -
         assert await election.try_lead(first)
         assert not await election.try_lead(second)
         # Nobody waits for a frozen one of the same login; nothing more than membership is needed for it.
-        await eventually(lambda: election.depose_frozen_leader(second, silence=timedelta(0)))
+        await eventually(lambda: election.terminate_frozen_leader(second, silence=timedelta(0)))
         await eventually(lambda: election.try_lead(second))
 
 

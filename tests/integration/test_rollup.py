@@ -14,8 +14,8 @@ from awa_py.maintenance.task import Task, TaskResult, run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.latency_histogram import merge, percentile
 from awa_py.observability.metrics import Metrics
-from awa_py.store import buckets
-from awa_py.store.buckets import Bucket
+from awa_py.store import metric_buckets
+from awa_py.store.metric_buckets import Bucket
 from awa_py.store.session import Session
 from tests.pages import undone
 from tests.support import OWNER, another_session, count, insert, seconds
@@ -49,7 +49,9 @@ async def ended(
 
 
 async def rolled(session: Session) -> list[Bucket]:
-    return await buckets.list_buckets(session, datetime.fromisoformat("2000-01-01T00:00Z"), queue=None, kind=None)
+    return await metric_buckets.list_buckets(
+        session, datetime.fromisoformat("2000-01-01T00:00Z"), queue=None, kind=None
+    )
 
 
 async def roll_up(session: Session) -> int:
@@ -146,7 +148,7 @@ class TestPause:  # F16
     async def test_after_a_pause_the_missed_minutes_are_made_up_for(self, session: Session) -> None:
         minute = await this_minute(session)
         await ended(session, minute - 40 * MINUTE)
-        await buckets.roll_up_minutes(session, minute - 40 * MINUTE, minute - 39 * MINUTE)  # then nobody led
+        await metric_buckets.roll_up_minutes(session, minute - 40 * MINUTE, minute - 39 * MINUTE)  # then nobody led
         for n in range(40):
             await ended(session, minute - n * MINUTE)
         assert await roll_up(session) == 40
@@ -209,7 +211,7 @@ class TestSums:
         await ended(session, minute - 50 * MINUTE, 4, queue="a", kind="x")
         await roll_up(session)
         first = minute - 19 * MINUTE
-        x, y = await buckets.sum_buckets(session, first, queue=None, kind=None, slot_minutes=5)
+        x, y = await metric_buckets.sum_buckets(session, first, queue=None, kind=None, slot_minutes=5)
         assert (x.queue, x.kind, x.completed, x.failed, x.retried) == ("a", "x", 200, 0, 20)
         assert (y.completed, y.failed) == (0, 4)
         # 180 short ones and 20 long ones: percentiles of minutes would say nothing about that.
@@ -237,9 +239,9 @@ class TestSums:
             await ended(session, minute, queue=queue, kind=kind)
         await roll_up(session)
         only: dict[str, Any] = {"queue": None, "kind": None, **chosen}
-        sums = await buckets.sum_buckets(session, minute, slot_minutes=1, **only)
+        sums = await metric_buckets.sum_buckets(session, minute, slot_minutes=1, **only)
         assert [(each.queue, each.kind) for each in sums] == found
-        assert [(each.queue, each.kind) for each in await buckets.list_buckets(session, minute, **only)] == found
+        assert [(each.queue, each.kind) for each in await metric_buckets.list_buckets(session, minute, **only)] == found
 
 
 @pytest.mark.parametrize("length_s", [0.0, 0.0005, 0.001, 0.00101, 0.0123, 1, 59.3, 86_400, 10**6, 10**9])
@@ -275,7 +277,7 @@ async def test_three_minutes_of_a_long_day_are_found_without_reading_the_day(dat
         assert rows == 200_000
         for _ in range(2):
             async with undone(leader) as touched:
-                assert await buckets.roll_up_minutes(leader, minute - 2 * MINUTE, minute + MINUTE) == 2
+                assert await metric_buckets.roll_up_minutes(leader, minute - 2 * MINUTE, minute + MINUTE) == 2
                 spent = await touched()
         print(spent.total, "of", pages, spent.blocks)
         assert spent.whole_tables <= {"completed_default"}

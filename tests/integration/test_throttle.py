@@ -9,7 +9,7 @@ import pytest
 import awa_py as awa
 from awa_py import App, State
 from awa_py.db.database import Database
-from awa_py.store.finish import Rest, throttle_jobs
+from awa_py.store.finish import Cooldown, throttle_jobs
 from awa_py.store.jobs import cancel_jobs
 from awa_py.store.maintenance import promote_jobs, rescue_stale_jobs
 from awa_py.store.queues import QueueRow, ensure_queues, list_queues, unthrottle_queue
@@ -35,11 +35,11 @@ pytestmark = pytest.mark.integration
 STALENESS = seconds(90)
 
 
-async def throttle(session: Session, *jobs: int, lease: int = 1, reason: str = "429") -> dict[int, Rest]:
+async def throttle(session: Session, *jobs: int, lease: int = 1, reason: str = "429") -> dict[int, Cooldown]:
     return await throttle_jobs(session, OWNER, jobs, [lease] * len(jobs), [reason] * len(jobs))
 
 
-async def throttle_one(session: Session, **columns: Any) -> Rest:
+async def throttle_one(session: Session, **columns: Any) -> Cooldown:
     (job_id,) = await insert_running(session, **columns)
     return (await throttle(session, job_id))[job_id]
 
@@ -63,9 +63,9 @@ class TestTheRest:
         rests = []
         for _ in range(8):
             rest = await throttle_one(session)
-            assert rest.begins
-            rests.append(round(rest.rest_s))
-            await pass_time(session, rest.rest_s + 1)
+            assert rest.started
+            rests.append(round(rest.cooldown_s))
+            await pass_time(session, rest.cooldown_s + 1)
         assert rests == [60, 120, 240, 480, 960, 1800, 1800, 1800]
         assert (await queue(session)).throttles == 8
 
@@ -74,8 +74,8 @@ class TestTheRest:
         rests = []
         for _ in range(4):
             rest = await throttle_one(session)
-            rests.append(round(rest.rest_s))
-            await pass_time(session, rest.rest_s + 1)
+            rests.append(round(rest.cooldown_s))
+            await pass_time(session, rest.cooldown_s + 1)
         assert rests == [60, 60, 60, 60]
 
     async def test_the_queues_own_curve(self, session: Session) -> None:  # F10
@@ -83,13 +83,13 @@ class TestTheRest:
         rests = []
         for _ in range(4):
             rest = await throttle_one(session)
-            rests.append(round(rest.rest_s))
-            await pass_time(session, rest.rest_s + 1)
+            rests.append(round(rest.cooldown_s))
+            await pass_time(session, rest.cooldown_s + 1)
         assert rests == [10, 20, 35, 35]
 
     async def test_a_thousand_in_a_row_are_not_too_many(self, session: Session) -> None:
         await insert_queue(session, throttles=1000)
-        assert round((await throttle_one(session)).rest_s) == 1800
+        assert round((await throttle_one(session)).cooldown_s) == 1800
 
     async def test_after_quiet_the_count_decays(self, session: Session) -> None:  # F10
         """One less for every 120 s since the last rest ended."""
@@ -100,7 +100,7 @@ class TestTheRest:
             )
             assert (await queue(session)).throttles == left, quiet_s
             rest = await throttle_one(session)
-            assert (round(rest.rest_s), rest.throttles) == (60 * 2**left, left + 1), quiet_s
+            assert (round(rest.cooldown_s), rest.throttles) == (60 * 2**left, left + 1), quiet_s
 
     async def test_while_it_rests_nothing_decays(self, session: Session) -> None:
         await insert_queue(session, throttles=6)
@@ -124,14 +124,14 @@ class TestAtOnce:
         jobs = await insert_running(session, 5)
         answers = await throttle(session, *jobs)
         assert sorted(answers) == jobs
-        assert [answers[job].begins for job in jobs] == [True, False, False, False, False]
-        assert {round(answer.rest_s) for answer in answers.values()} == {60}
+        assert [answers[job].started for job in jobs] == [True, False, False, False, False]
+        assert {round(answer.cooldown_s) for answer in answers.values()} == {60}
         assert (await queue(session)).throttles == 1
 
     async def test_five_one_after_another_in_one_rest_count_once(self, session: Session) -> None:  # F10
         jobs = await insert_running(session, 5)
         answers = [(await throttle(session, job, reason=f"no {job}"))[job] for job in jobs]
-        assert [answer.begins for answer in answers] == [True, False, False, False, False]
+        assert [answer.started for answer in answers] == [True, False, False, False, False]
         row = await queue(session)
         assert (row.throttles, row.throttle_reason) == (1, f"no {jobs[0]}")
         assert {(await look(session, job)).run_at for job in jobs} == {row.throttled_until}
@@ -139,7 +139,7 @@ class TestAtOnce:
     async def test_five_processes_at_once_count_once(self, session: Session, database: Database) -> None:  # F10
         """Also where the one that comes first holds its transaction open while the others come."""
         jobs = await insert_running(session, 5)
-        answers: dict[int, Rest] = {}
+        answers: dict[int, Cooldown] = {}
 
         async def one(job: int) -> None:
             async with another_session(database) as other:
@@ -155,7 +155,7 @@ class TestAtOnce:
                 others.create_task(one(job))
             await eventually(lambda: blocked(session, len(jobs) - 1))
         assert sorted(answers) == jobs
-        assert sum(answer.begins for answer in answers.values()) == 1
+        assert sum(answer.started for answer in answers.values()) == 1
         row = await queue(session)
         assert row.throttles == 1
         assert {(await look(session, job)).run_at for job in jobs} == {row.throttled_until}

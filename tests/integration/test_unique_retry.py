@@ -12,8 +12,8 @@ from awa_py.db.database import Database
 from awa_py.store import bulk
 from awa_py.store.bulk import Selection
 from awa_py.store.finish import complete_jobs
-from awa_py.store.jobs import Seen, retry_jobs
-from awa_py.store.maintenance import sweep_unique_keys
+from awa_py.store.jobs import SeenJobs, retry_jobs
+from awa_py.store.maintenance import delete_free_unique_keys
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, another_session, claim, eventually, insert, insert_completed, look, states
 
@@ -54,7 +54,7 @@ async def insert_dead(session: Session, count: int = 1, **columns: Any) -> list[
 
 
 async def sweep(session: Session) -> int:
-    _, swept = await sweep_unique_keys(session, after="", limit=100)
+    _, swept = await delete_free_unique_keys(session, after="", limit=100)
     return swept
 
 
@@ -165,7 +165,7 @@ class TestFree:
         async def sweeping() -> None:
             async with another_session(database) as other:
                 while not stop.is_set():
-                    await sweep_unique_keys(other, after="", limit=1000)
+                    await delete_free_unique_keys(other, after="", limit=1000)
 
         task = asyncio.create_task(sweeping())
         try:
@@ -197,14 +197,14 @@ class TestMany:
 
     async def test_one_that_has_changed_since_does_not_take_the_key_from_another(self, session: Session) -> None:
         changed, same = await insert_dead(session, 2, unique_key="k")
-        seen = Seen([State.FAILED, State.FAILED], [0, 1])
+        seen = SeenJobs([State.FAILED, State.FAILED], [0, 1])
         assert await retry_jobs(session, [changed, same], seen) == {same}
 
     async def test_in_bulk_one_job_of_a_key_is_retried(self, session: Session) -> None:
         for key in ("a", "b", "c"):
             await insert_dead(session, 4, unique_key=key)
         preview = await bulk.preview(session, bulk.retry(), Selection())
-        batches = bulk.carry_out(session, bulk.retry(), Selection(), as_of=preview.as_of, size=5)
+        batches = bulk.run_operation(session, bulk.retry(), Selection(), as_of=preview.as_of, size=5)
         assert [(batch.found, batch.changed) async for batch in batches] == [(5, 2), (5, 1), (2, 0)]
         assert await states(session) == {"available": 3, "failed": 9}
 

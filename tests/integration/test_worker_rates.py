@@ -14,7 +14,7 @@ import pytest
 import awa_py as awa
 from awa_py import App, BatchJob, Context, State
 from awa_py.background import cancel_and_wait
-from awa_py.store.rates import delete_rate_limit, drain_rate_limit
+from awa_py.store.rate_limits import delete_rate_limit, drain_rate_limit
 from awa_py.store.session import Session
 from tests.integration.test_rates import HOUR, bucket, limit, take
 from tests.support import (

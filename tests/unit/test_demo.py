@@ -12,7 +12,7 @@ from awa_cli.demo.view import Lines, LoopMonitor, clock
 
 from awa_py.model.job import Job, State
 from awa_py.store.election import Leader
-from awa_py.store.jobs import Counts
+from awa_py.store.jobs import JobCounts
 from awa_py.store.queues import WorkerRow
 from awa_py.store.schedules import ScheduleRow
 
@@ -71,7 +71,7 @@ RATES = ScheduleRow(
 
 def scene(*jobs: Job, at_s: float = 1.0, done: int = 0, **rest: Any) -> Scene:
     given: dict[str, Any] = {"workers": [], "leader": None, "schedules": [], "queues": []}
-    counts = Counts({State.COMPLETED: done}, completed=done, dead=0)
+    counts = JobCounts({State.COMPLETED: done}, completed=done, dead=0)
     return Scene(at_s=at_s, counts=counts, jobs={job.id: job for job in jobs}, **given | rest)
 
 

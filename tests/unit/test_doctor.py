@@ -23,8 +23,8 @@ TABLE = TableHealth(
     bytes=MIB,
     index_bytes=MIB,
     autovacuum=True,
-    vacuum_from=2_000.0,
-    vacuumed_s=60.0,
+    vacuum_threshold=2_000.0,
+    since_vacuum_s=60.0,
 )
 CONNECTIONS = Connections(
     server_limit=100,
@@ -62,10 +62,10 @@ def test_all_is_well_only_where_nothing_was_found(notes: Findings) -> None:
     [
         ({}, None),
         ({"dead": 2_000_000}, None),  # many jobs a second, and vacuum was here a minute ago
-        ({"dead": 15_000, "vacuumed_s": None}, None),  # autovacuum is about to come
-        ({"dead": 25_000, "vacuumed_s": None}, Level.WARNING),
-        ({"dead": 25_000, "vacuumed_s": 3600.0}, Level.WARNING),
-        ({"dead": 2_000_000, "vacuumed_s": 3600.0}, Level.PROBLEM),
+        ({"dead": 15_000, "since_vacuum_s": None}, None),  # autovacuum is about to come
+        ({"dead": 25_000, "since_vacuum_s": None}, Level.WARNING),
+        ({"dead": 25_000, "since_vacuum_s": 3600.0}, Level.WARNING),
+        ({"dead": 2_000_000, "since_vacuum_s": 3600.0}, Level.PROBLEM),
         ({"bytes": 300 * MIB}, Level.WARNING),
         ({"bytes": 300 * MIB, "live": 1_000_000}, None),
         ({"bytes": 300 * MIB, "live": 0, "counted": False}, None),  # after a crash, nobody knows

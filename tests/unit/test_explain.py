@@ -8,7 +8,7 @@ import pytest
 
 from awa_py.model.job import Job, State
 from awa_py.observability.explain import explain
-from awa_py.store.jobs import Circumstances
+from awa_py.store.jobs import JobConditions
 from awa_py.text import count, relative_time, short_duration
 from tests.support import OWNER
 
@@ -50,7 +50,7 @@ def told(*, led: bool = True, circumstances: dict[str, Any] | None = None, **job
         "earlier_id": None,
         "earlier_state": None,
     }
-    about = Circumstances(
+    about = JobConditions(
         id=changed.id,
         kind=changed.kind,
         queue=changed.queue,

@@ -8,7 +8,7 @@ import pytest
 
 from awa_py import ConfigError, RateLimited, UnknownRateLimit
 from awa_py.rate_limiter import AHEAD_S, LONGEST_S, SOONEST_S, RateLimiter
-from awa_py.store.rates import Taken
+from awa_py.store.rate_limits import TokenGrant
 from tests.support import eventually, seconds
 
 Asked = tuple[str, int, int, float]
@@ -17,24 +17,24 @@ Asked = tuple[str, int, int, float]
 class Clerk:
     """EnqueuedJobs as it is told, once it is let."""
 
-    def __init__(self, answer: Callable[[int, float], Taken]) -> None:
+    def __init__(self, answer: Callable[[int, float], TokenGrant]) -> None:
         self.answer = answer
         self.asked: list[Asked] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def __call__(self, name: str, tokens: int, callers: int, patience_s: float) -> Taken:
+    async def __call__(self, name: str, tokens: int, callers: int, patience_s: float) -> TokenGrant:
         self.asked.append((name, tokens, callers, patience_s))
         await self.may_answer.wait()
         return self.answer(callers, patience_s)
 
 
-def granted(callers: int, patience_s: float) -> Taken:
-    return Taken(waits_s=[0.0] * callers, next_s=1.0, fastest_s=0.0)
+def granted(callers: int, patience_s: float) -> TokenGrant:
+    return TokenGrant(waits_s=[0.0] * callers, next_s=1.0, fastest_s=0.0)
 
 
-def refused(callers: int, patience_s: float) -> Taken:
-    return Taken(waits_s=[], next_s=1000.0, fastest_s=0.0)
+def refused(callers: int, patience_s: float) -> TokenGrant:
+    return TokenGrant(waits_s=[], next_s=1000.0, fastest_s=0.0)
 
 
 async def test_those_who_come_meanwhile_ask_together_in_their_order() -> None:
@@ -88,7 +88,7 @@ async def test_who_is_cancelled_leaves_the_line_and_holds_up_nobody() -> None:
 
 
 async def test_an_error_is_the_callers_and_the_next_one_asks_anew() -> None:
-    def unknown(callers: int, patience_s: float) -> Taken:
+    def unknown(callers: int, patience_s: float) -> TokenGrant:
         raise UnknownRateLimit("there is none")
 
     clerk = Clerk(unknown)
@@ -102,7 +102,7 @@ async def test_an_error_is_the_callers_and_the_next_one_asks_anew() -> None:
 
 
 async def test_nobody_goes_on_before_the_token_is_there() -> None:
-    limiter = RateLimiter(Clerk(lambda callers, _: Taken(waits_s=[0.05] * callers, next_s=1, fastest_s=0)))
+    limiter = RateLimiter(Clerk(lambda callers, _: TokenGrant(waits_s=[0.05] * callers, next_s=1, fastest_s=0)))
     for max_wait in (None, seconds(1)):
         began = time.monotonic()
         await limiter.take("gh", max_wait=max_wait)
@@ -110,8 +110,8 @@ async def test_nobody_goes_on_before_the_token_is_there() -> None:
 
 
 async def test_so_many_that_they_take_long_are_asked_for_with_more_patience() -> None:
-    def slow(callers: int, patience_s: float) -> Taken:
-        return Taken(waits_s=[0.0] * callers if patience_s >= 30 else [], next_s=30, fastest_s=30)
+    def slow(callers: int, patience_s: float) -> TokenGrant:
+        return TokenGrant(waits_s=[0.0] * callers if patience_s >= 30 else [], next_s=30, fastest_s=30)
 
     clerk = Clerk(slow)
     await RateLimiter(clerk).take("gh", 31)
@@ -125,8 +125,8 @@ async def test_a_line_reaches_further_than_those_who_take_all_that_it_reaches(mo
     monkeypatch.setattr("awa_py.rate_limiter.SOONEST_S", 0.01)
     for max_wait_s in (AHEAD_S + 0.02, LONGEST_S):
 
-        def taken_by_others(callers: int, patience_s: float, next_s: float = max_wait_s + 0.001) -> Taken:
-            return Taken(waits_s=[0.0] * callers if patience_s >= next_s else [], next_s=next_s, fastest_s=0)
+        def taken_by_others(callers: int, patience_s: float, next_s: float = max_wait_s + 0.001) -> TokenGrant:
+            return TokenGrant(waits_s=[0.0] * callers if patience_s >= next_s else [], next_s=next_s, fastest_s=0)
 
         clerk = Clerk(taken_by_others)
         async with asyncio.timeout(5):
@@ -136,7 +136,7 @@ async def test_a_line_reaches_further_than_those_who_take_all_that_it_reaches(mo
 
 async def test_a_line_that_is_served_in_part_reaches_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("awa_py.rate_limiter.SOONEST_S", 0.01)
-    clerk = Clerk(lambda *_: Taken(waits_s=[0.0], next_s=AHEAD_S + 0.01, fastest_s=0))
+    clerk = Clerk(lambda *_: TokenGrant(waits_s=[0.0], next_s=AHEAD_S + 0.01, fastest_s=0))
     limiter = RateLimiter(clerk)
     await asyncio.gather(*(limiter.take("gh") for _ in range(5)))
     assert [patience_s for *_, patience_s in clerk.asked] == [AHEAD_S] * 5
@@ -155,7 +155,7 @@ async def test_a_close_ends_those_who_have_just_come() -> None:
 
 @pytest.mark.parametrize(("next_s", "max_wait_s", "again_s"), [(0.5, 0, 1), (30, 5, 25), (4000, 5, 60), (100, 90, 40)])
 async def test_who_will_not_wait_hears_when_to_come_again(next_s: float, max_wait_s: float, again_s: float) -> None:
-    limiter = RateLimiter(Clerk(lambda *_: Taken(waits_s=[], next_s=next_s, fastest_s=0)))
+    limiter = RateLimiter(Clerk(lambda *_: TokenGrant(waits_s=[], next_s=next_s, fastest_s=0)))
     with pytest.raises(RateLimited) as raised:
         await limiter.take("gh", max_wait=seconds(max_wait_s))
     assert raised.value.retry_after.total_seconds() == pytest.approx(again_s, abs=0.5)

@@ -1,7 +1,7 @@
 -- Transactions of this database that have been open for long, the oldest first, and who holds them. No query's text.
 -- $1 how old · $2 how many at the most
 SELECT pid, usename::text AS role, application_name AS application, coalesce(host(client_addr), 'a local socket') AS client,
-       state LIKE 'idle%' AS idle, backend_xmin IS NOT NULL OR backend_xid IS NOT NULL AS pins,
+       state LIKE 'idle%' AS idle, backend_xmin IS NOT NULL OR backend_xid IS NOT NULL AS blocks_vacuum,
        extract(epoch FROM clock_timestamp() - xact_start)::float8 AS open_s
 FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()

@@ -5,8 +5,8 @@ SELECT c.relname::text AS name, s.n_dead_tup AS dead, greatest(s.n_live_tup, c.r
        coalesce(o.enabled, true) AS autovacuum,
        (coalesce(o.threshold, current_setting('autovacuum_vacuum_threshold')::float8)
         + coalesce(o.scale, current_setting('autovacuum_vacuum_scale_factor')::float8) * greatest(c.reltuples, 0))::float8
-           AS vacuum_from,
-       extract(epoch FROM clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum))::float8 AS vacuumed_s
+           AS vacuum_threshold,
+       extract(epoch FROM clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum))::float8 AS since_vacuum_s
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_stat_all_tables s ON s.relid = c.oid

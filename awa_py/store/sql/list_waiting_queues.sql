@@ -34,7 +34,7 @@ SELECT named.queue AS name,
         ) AS heads) AS waited_s,
        coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
        {throttles} AS throttles,
-       CASE WHEN q.throttled_until > now() THEN extract(epoch FROM q.throttled_until - now())::float8 END AS rests_s,
+       CASE WHEN q.throttled_until > now() THEN extract(epoch FROM q.throttled_until - now())::float8 END AS cooldown_s,
        q.max_workers,
        CASE WHEN q.max_workers IS NULL THEN 0
             ELSE (SELECT count(*) FROM awa.running_of_queue(named.queue)) END::int AS running,

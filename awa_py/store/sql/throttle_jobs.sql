@@ -31,7 +31,7 @@ cooled AS (
                now(), excluded.throttle_reason, {throttles} + 1
         WHERE q.throttled_until > now() IS NOT TRUE
     )
-    RETURNING name, throttled_until, throttles, throttled_at = now() AS begins
+    RETURNING name, throttled_until, throttles, throttled_at = now() AS started
 ),
 put AS (
     INSERT INTO awa.scheduled (state, {carried}, run_at, errors, attempt, lease)
@@ -46,9 +46,9 @@ buried AS (
     FROM ended WHERE cancel_requested_at IS NOT NULL
 ),
 told AS MATERIALIZED (
-    SELECT awa.wake(NULL, min(throttled_until)), count(pg_notify('awa', 'queues:' || name)) FILTER (WHERE begins)
+    SELECT awa.wake(NULL, min(throttled_until)), count(pg_notify('awa', 'queues:' || name)) FILTER (WHERE started)
     FROM cooled
 )
-SELECT ended.id, extract(epoch FROM throttled_until - now())::float8 AS rest_s, throttles,
-       begins AND row_number() OVER (PARTITION BY name ORDER BY id) = 1 AS begins
+SELECT ended.id, extract(epoch FROM throttled_until - now())::float8 AS cooldown_s, throttles,
+       started AND row_number() OVER (PARTITION BY name ORDER BY id) = 1 AS started
 FROM ended JOIN cooled ON cooled.name = ended.queue CROSS JOIN told

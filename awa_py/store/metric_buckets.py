@@ -29,7 +29,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
+class BucketSum:
     """What ended in some minutes, of a queue and a kind."""
 
     queue: str
@@ -66,7 +66,7 @@ async def delete_old_buckets(session: Session, *, retention: timedelta, limit: i
 
 async def sum_buckets(
     session: Session, first: datetime, *, queue: str | None, kind: str | None, slot_minutes: int
-) -> list[Sum]:
+) -> list[BucketSum]:
     """What ended since a minute, by queue and kind."""
     counts: dict[tuple[str, str], dict[str, Any]] = {}
     cells: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: {"waits": {}, "runs": {}, "slots": {}})
@@ -76,7 +76,7 @@ async def sum_buckets(
             counts[of] = {name: row[name] for name in ("completed", "failed", "cancelled", "retried")}
         else:
             cells[of][row["how"]][row["place"]] = row["jobs"]
-    return [Sum(queue=of[0], kind=of[1], **counted, **cells[of]) for of, counted in counts.items()]
+    return [BucketSum(queue=of[0], kind=of[1], **counted, **cells[of]) for of, counted in counts.items()]
 
 
 async def list_buckets(session: Session, first: datetime, *, queue: str | None, kind: str | None) -> list[Bucket]:

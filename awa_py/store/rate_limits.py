@@ -31,7 +31,7 @@ class RateLimitRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TokenGrant:
     """The answer to callers who asked for tokens together."""
 
     waits_s: Sequence[float]  # of those who were served, in their order
@@ -39,12 +39,12 @@ class Taken:
     fastest_s: float  # what somebody who finds the bucket full has to wait
 
 
-async def take_tokens(session: Session, name: str, *, tokens: int, callers: int, max_wait_s: float) -> Taken:
+async def take_tokens(session: Session, name: str, *, tokens: int, callers: int, max_wait_s: float) -> TokenGrant:
     """Takes `tokens` for each caller, in their order, as far as none has to wait for longer than the patience."""
     row = await session.fetchrow("take_tokens", name, tokens, callers, max_wait_s)
     if row is None:
         raise unknown(name)
-    return Taken(**dict(row))
+    return TokenGrant(**dict(row))
 
 
 async def set_rate_limit(session: Session, name: str, rate: Rate, burst: int | None = None) -> None:

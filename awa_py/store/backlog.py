@@ -29,7 +29,7 @@ class WaitingQueue:
     paused: bool
     paused_until: datetime | None
     throttles: int
-    rests_s: float | None
+    cooldown_s: float | None
     max_workers: int | None
     running: int  # of those that count for max_workers
     workers: int
@@ -45,7 +45,7 @@ class UnservedKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrears:
+class OverdueWork:
     """What a leader should have done by now."""
 
     promotion_s: float | None
@@ -70,7 +70,7 @@ async def list_unserved_kinds(
     return [UnservedKind(*row) for row in await session.fetch("list_unserved_kinds", queues, look_at, staleness)]
 
 
-async def get_arrears(session: Session, *, look_at: int, staleness: timedelta, grace: timedelta) -> Arrears:
-    row = await session.fetchrow("get_arrears", look_at, staleness, grace)
+async def get_overdue_work(session: Session, *, look_at: int, staleness: timedelta, grace: timedelta) -> OverdueWork:
+    row = await session.fetchrow("get_overdue_work", look_at, staleness, grace)
     assert row is not None
-    return Arrears(**dict(row))
+    return OverdueWork(**dict(row))

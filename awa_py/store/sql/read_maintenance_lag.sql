@@ -7,11 +7,11 @@ WITH kept AS (
     FROM awa.queues
 )
 SELECT coalesce((SELECT greatest(date_part('epoch', now() - run_at), 0) FROM awa.scheduled
-                 WHERE state <> 'waiting' ORDER BY run_at LIMIT 1), 0)::float8 AS due_lag_s,
+                 WHERE state <> 'waiting' ORDER BY run_at LIMIT 1), 0)::float8 AS promotion_lag_s,
        coalesce((SELECT greatest(max(date_part('epoch', now() - r.heartbeat_at - coalesce(q.staleness, $1::interval))), 0)
                  FROM awa.running r LEFT JOIN awa.queues q ON q.name = r.queue
                  WHERE r.attempted_at < now() - least($1::interval, (SELECT min(staleness) FROM awa.queues))),
-                0)::float8 AS stale_lag_s,
+                0)::float8 AS rescue_lag_s,
        (SELECT count(*) FROM (
             SELECT FROM awa.dead d LEFT JOIN awa.queues q ON q.name = d.queue
             WHERE d.finalized_at < now() - (SELECT failed FROM kept)
