@@ -90,6 +90,7 @@ class ReconnectingConnection:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         self._was_connected = False
+        self.problem = ""
         if connection is None or connection.is_closed():
             return
         try:

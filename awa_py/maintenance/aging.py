@@ -1,4 +1,4 @@
-"""Ready jobs that have waited for long move up, priority by priority: a stream of urgent jobs starves nobody."""
+"""Raise the priority of jobs that have waited too long, so that a stream of urgent jobs starves no other."""
 
 import time
 from dataclasses import dataclass
@@ -8,27 +8,29 @@ from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
 from awa_py.store.session import Session
 
-EVERY = timedelta(seconds=5)
-QUEUES = 500
-JOBS = 100  # of a queue and priority, each time: what has waited comes in between the others, not before them all
-REST = 20  # a round over all queues rests so many times as long as it took
+CHECK_INTERVAL = timedelta(seconds=5)
+QUEUES_PER_BATCH = 500
+MAX_JOBS = 100  # per queue and priority in each pass: old jobs mix with urgent ones instead of preceding all of them
+PAUSE_FACTOR = 20  # after a pass over all queues, pause this many times its duration
 
 
 @dataclass(slots=True, kw_only=True)
 class Aging:
-    """Walks over the queues that have something ready, some at a time."""
+    """Passes over the queues with available jobs, some queues per batch."""
 
     age: timedelta
-    place: str = ""
-    spent_s: float = 0.0
+    last_queue: str = ""
+    pass_duration_s: float = 0.0
 
     async def run(self, session: Session) -> TaskResult:
-        began = time.monotonic()
-        moved, place = await maintenance.age_jobs(session, after=self.place, queues=QUEUES, age=self.age, limit=JOBS)
-        self.place = place or ""
-        self.spent_s += time.monotonic() - began
-        if place is not None:
+        began_at = time.monotonic()
+        moved, last_queue = await maintenance.age_jobs(
+            session, after=self.last_queue, queues=QUEUES_PER_BATCH, age=self.age, limit=MAX_JOBS
+        )
+        self.last_queue = last_queue or ""
+        self.pass_duration_s += time.monotonic() - began_at
+        if last_queue is not None:
             return TaskResult(moved, has_more=True)
-        pause_s = max(EVERY.total_seconds(), REST * self.spent_s)
-        self.spent_s = 0.0
+        pause_s = max(CHECK_INTERVAL.total_seconds(), PAUSE_FACTOR * self.pass_duration_s)
+        self.pass_duration_s = 0.0
         return TaskResult(moved, interval_s=pause_s)

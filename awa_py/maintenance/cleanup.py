@@ -1,10 +1,10 @@
-"""What is past its retention goes; what tomorrow needs is made."""
+"""Delete what is past its retention, and create the partitions of the coming days."""
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Literal, Protocol
 
 import asyncpg
 
@@ -15,13 +15,13 @@ from awa_py.store.session import Session
 logger = logging.getLogger("awa.cleanup")
 
 DAYS_AHEAD = 7
-BATCH = 5_000
-KEYS = 1_000
+ROWS_PER_BATCH = 5_000
+UNIQUE_KEYS_PER_BATCH = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
 class Cleanup:
-    """The leader's cleanup; it remembers how far it has come with the unique keys."""
+    """Deletes old rows. Remembers the last unique key that it has checked."""
 
     completed_retention: timedelta
     failed_retention: timedelta
@@ -31,40 +31,39 @@ class Cleanup:
     last_key: str = ""
 
     async def run(self, session: Session) -> TaskResult:
-        """One bounded batch of everything."""
-        days = await self._turn_partitions(session)
-        dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=BATCH)
-        next_key, keys = await maintenance.delete_free_unique_keys(session, after=self.last_key, limit=KEYS)
+        """Delete one bounded batch of each kind."""
+        limit = ROWS_PER_BATCH
+        days = await self._rotate_partitions(session)
+        dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=limit)
+        next_key, keys = await maintenance.delete_free_unique_keys(
+            session, after=self.last_key, limit=UNIQUE_KEYS_PER_BATCH
+        )
         self.last_key = next_key or ""
         workers = await maintenance.delete_stale_workers(session, staleness=self.staleness)
-        minutes = await metric_buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=BATCH)
-        strays = await events.delete_stray_events(session, retention=self.events_retention, limit=BATCH)
-        # Last: where queues have retentions of their own, it may read a day's jobs, and take too long.
-        completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=BATCH)
+        minutes = await metric_buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=limit)
+        stray_events = await events.delete_stray_events(session, retention=self.events_retention, limit=limit)
+        # Last, since it may time out: if queues have their own retention, it may read all jobs of a day.
+        completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=limit)
         return TaskResult(
-            days + completed + dead + minutes + strays + keys + workers,
-            has_more=BATCH in (completed, dead, minutes, strays) or next_key is not None,
+            days + completed + dead + minutes + stray_events + keys + workers,
+            has_more=limit in (completed, dead, minutes, stray_events) or next_key is not None,
         )
 
-    async def _turn_partitions(self, session: Session) -> int:
-        return await _turn(
-            "completed jobs",
-            partitions.create_day_partitions(session, "completed", days_ahead=DAYS_AHEAD),
-            partitions.drop_completed_partitions(session, retention=self.completed_retention),
-        ) + await _turn(
-            "events",
-            partitions.create_day_partitions(session, "events", days_ahead=DAYS_AHEAD),
-            partitions.drop_event_partitions(session, retention=self.events_retention),
-        )
+    async def _rotate_partitions(self, session: Session) -> int:
+        completed = await _rotate(session, "completed", partitions.drop_completed_partitions, self.completed_retention)
+        return completed + await _rotate(session, "events", partitions.drop_event_partitions, self.events_retention)
 
 
-async def _turn(what: str, make: Coroutine[Any, Any, int], drop: Coroutine[Any, Any, int]) -> int:
+class _Drop(Protocol):
+    def __call__(self, session: Session, *, retention: timedelta) -> Awaitable[int]: ...
+
+
+async def _rotate(session: Session, table: Literal["completed", "events"], drop: _Drop, retention: timedelta) -> int:
     try:
-        return await make + await drop
+        created = await partitions.create_day_partitions(session, table, days_ahead=DAYS_AHEAD)
+        return created + await drop(session, retention=retention)
     except asyncpg.LockNotAvailableError:
-        # Somebody reads the table in a long transaction. There are days of time: finishes must not queue up behind our
-        # lock.
-        logger.info("the partitions of %s are in use, trying again later", what)
+        # A long transaction reads the table. Waiting for the lock would block the writes that queue up behind it, and
+        # there are days left to try again.
+        logger.info("the partitions of table %s are in use, trying again later", table)
         return 0
-    finally:
-        drop.close()

@@ -1,4 +1,4 @@
-"""Schedules: code's definitions become rows, and due rows become jobs."""
+"""Write the app's schedules into the database, and enqueue the jobs of schedules that are due."""
 
 import logging
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from awa_py.text import describe
 
 logger = logging.getLogger("awa.cron")
 
-BATCH = 100
-NO_SCHEDULES_PAUSE_S = 10.0
-MAX_MADE_UP = 100  # for the misfire policy `all`: more than that is a backlog nobody wants
-SKIP_GRACE = timedelta(seconds=30)  # for `skip`: a change of leaders is no reason to miss a fire
+SCHEDULES_PER_BATCH = 100
+NO_SCHEDULES_INTERVAL_S = 10.0
+MAX_MISFIRES = 100  # for the misfire policy `all`: nobody wants a longer backlog
+SKIP_GRACE = timedelta(seconds=30)  # for the misfire policy `skip`: a change of leaders must not skip a fire time
 
 
 async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskResult:
-    """Adds and updates the schedules that this program declares; never deletes, and never resumes a paused one."""
+    """Insert and update the app's schedules. Never delete one, never resume a paused one."""
     changed = 0
     for definition in definitions:
         try:
@@ -47,22 +47,23 @@ async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskR
 
 
 async def evaluate(session: Session) -> TaskResult:
-    """Enqueues what is due, once, whoever else evaluates at the same time."""
-    next_s = await store.seconds_to_next_fire(session)
-    if next_s is None:  # whoever adds a schedule says so
-        return TaskResult(interval_s=NO_SCHEDULES_PAUSE_S)
-    if next_s > 0:
-        return TaskResult(next_due_s=next_s)
-    due = await store.list_due_schedules(session, limit=BATCH)
+    """Fire the due schedules. Each fires once, even if two leaders evaluate at the same time."""
+    next_due_s = await store.seconds_to_next_fire(session)
+    if next_due_s is None:  # adding a schedule notifies the leader
+        return TaskResult(interval_s=NO_SCHEDULES_INTERVAL_S)
+    if next_due_s > 0:
+        return TaskResult(next_due_s=next_due_s)
+    due = await store.list_due_schedules(session, limit=SCHEDULES_PER_BATCH)
     enqueued = 0
     for schedule in due:
         try:
             enqueued += await _fire_or_disable(session, schedule)
         except CONNECTION_LOST:
             raise
-        except asyncpg.PostgresError as error:  # a lock or a timeout, say: no fault of the schedule's
+        except asyncpg.PostgresError as error:  # e.g. a lock or a timeout, which is not the schedule's fault
             logger.warning("schedule %s could not fire, trying again: %s", schedule.name, describe(error))
-    return TaskResult(enqueued, has_more=len(due) == BATCH, next_due_s=await store.seconds_to_next_fire(session))
+    has_more = len(due) == SCHEDULES_PER_BATCH
+    return TaskResult(enqueued, has_more=has_more, next_due_s=await store.seconds_to_next_fire(session))
 
 
 async def _fire_or_disable(session: Session, due: DueSchedule) -> int:
@@ -78,20 +79,20 @@ async def _fire(session: Session, due: DueSchedule) -> int:
     schedule = Schedule(due.expression, due.timezone)
     if schedule.never_fires:
         raise InvalidSchedule(f"{due.expression!r} never fires")
-    fires, handled_until = _fires(schedule, due)
+    fire_times, handled_until = _fire_times(schedule, due)
     ids = await store.fire_schedule(
-        session, due, fires=fires, handled_until=handled_until, next_at=schedule.next(due.now)
+        session, due, fires=fire_times, handled_until=handled_until, next_at=schedule.next(due.now)
     )
     for job_id in ids:
         logger.debug("schedule %s fired: job %d", due.name, job_id, extra={"job_id": job_id})
     return len(ids)
 
 
-def _fires(schedule: Schedule, due: DueSchedule) -> tuple[list[datetime], datetime | None]:
-    """The fire times that become jobs, and the last one that is dealt with by that."""
+def _fire_times(schedule: Schedule, due: DueSchedule) -> tuple[list[datetime], datetime | None]:
+    """Return the fire times to enqueue jobs for, and the last fire time that is handled by that (or skipped)."""
     if due.misfire == "all":
-        fires = schedule.missed(after=due.since, until=due.now, limit=MAX_MADE_UP)
-        return fires, fires[-1] if fires else None
+        fire_times = schedule.missed(after=due.since, until=due.now, limit=MAX_MISFIRES)
+        return fire_times, fire_times[-1] if fire_times else None
     latest = schedule.latest(after=due.since, until=due.now)
     if latest is None or (due.misfire == "skip" and due.now - latest > SKIP_GRACE):
         return [], latest

@@ -1,4 +1,4 @@
-"""The election: whoever holds the lock leads, on the session that holds it."""
+"""The election: the process whose session holds the advisory lock is the leader."""
 
 import asyncio
 import logging
@@ -33,12 +33,12 @@ from awa_py.text import describe
 
 logger = logging.getLogger("awa.maintenance")
 
-LOCK_PATIENCE_MS = "500"
+LOCK_TIMEOUT_MS = "500"
 ANSWER_MARGIN_S = 1.0
 
 
 class Candidate:
-    """Stands for election for ever; while it leads, it does the maintenance."""
+    """Takes part in the election until it is cancelled. Runs the maintenance tasks while it leads."""
 
     def __init__(
         self,
@@ -54,155 +54,155 @@ class Candidate:
         self._schedules = schedules
         self._metrics = metrics
         self._process_id = process_id
-        self._log_throttle = LogThrottle(logger)
+        # PostgreSQL gives up on a statement sooner than this. No answer until then means that the connection is dead.
+        self._answer_timeout_s = settings.leader_timeout.total_seconds() + ANSWER_MARGIN_S
+        self._connection = ReconnectingConnection(
+            database, "leader", metrics, _session_settings(settings), fail_fast=True
+        )
         self._thread = LoopThread("awa-maintenance", self.run)
-        self._place_is_free: asyncio.Event | None = None
-        self._daemon: MaintenanceLoop | None = None
-        self._link: ReconnectingConnection | None = None
-        self._trouble: str | None = "not standing for election: the database is not reached yet"
+        self._leader_resigned = asyncio.Event()
+        self._loop: MaintenanceLoop | None = None
+        self._problem: str | None = "not taking part in the election: the database has not been reached yet"
+        self._log_throttle = LogThrottle(logger)
         self.is_leader = False
 
     def problems(self) -> list[str]:
-        """What keeps it from standing for election, in sentences; nothing: it stands, or leads. From any thread."""
+        """Return why it does not take part in the election; empty if it does, or leads. Thread-safe."""
         return problems(self.checks())
 
     def checks(self) -> list[HealthCheck]:
-        """How it is. From any thread."""
-        why = self._link.problem if self._link is not None else ""
-        problem = f"{self._trouble}: {why}" if self._trouble and why else self._trouble
+        """Return its state for the health pages. Thread-safe."""
+        reason = self._connection.problem
+        problem = f"{self._problem}: {reason}" if self._problem and reason else self._problem
         return [HealthCheck("leadership", problem, {"leading": self.is_leader})]
 
     def start(self) -> None:
-        """Stands for election in a thread of its own."""
+        """Take part in the election in a thread of its own."""
         self._thread.start()
 
     async def stop(self) -> None:
         await self._thread.stop()
 
     def responds(self, within_s: float) -> bool:
-        """Whether its thread answers, where it has one."""
+        """Return False if it runs in a thread of its own that has not answered for this long."""
         return self._thread.responds(within_s)
 
     async def run(self) -> None:
-        """Stands for election until it is cancelled."""
-        self._place_is_free = asyncio.Event()
-        timeout_ms = str(int(self._settings.leader_timeout.total_seconds() * 1000))
-        settings = {
-            **STABLE_PLAN_SETTINGS,
-            "idle_session_timeout": timeout_ms,
-            "idle_in_transaction_session_timeout": timeout_ms,
-            "statement_timeout": timeout_ms,
-            "lock_timeout": LOCK_PATIENCE_MS,
-        }
-        link = self._link = ReconnectingConnection(self._database, "leader", self._metrics, settings, fail_fast=True)
-        synced = False
+        """Take part in the election until cancelled."""
+        schema = self._database.schema
+        is_synced = False
         try:
             while True:
-                connection = await link.get()
-                session = Session(connection, self._database.schema)
+                connection = await self._connection.get()
+                session = Session(connection, schema)
                 try:
-                    await connection.add_listener(self._database.schema.leader_channel, self._heard)
-                    with translate_permission_errors(self._database.schema):
-                        if not synced:
-                            await migrations.check(connection, self._database.schema)
+                    await connection.add_listener(schema.leader_channel, self._handle_payload)
+                    with translate_permission_errors(schema):
+                        if not is_synced:
+                            await migrations.check(connection, schema)
                             await sync(session, self._schedules)
-                            synced = True
-                        self._trouble = None
-                        await self._stand(session, self._place_is_free)
+                            is_synced = True
+                        self._problem = None
+                        await self._wait_for_lock(session)
+                        await self._lead(session)
                 except CONNECTION_LOST as error:
-                    self._trouble = f"the session for leadership was lost: {describe(error)}"
-                    sentence = "the session for leadership was lost, standing again: %s"
-                    self._log_throttle.log(logging.WARNING, "lost", sentence, describe(error))
+                    self._problem = f"the session for the election was lost: {describe(error)}"
+                    message = "the session for the election was lost, connecting again: %s"
+                    self._log_throttle.log(logging.WARNING, "lost", message, describe(error))
                 except (SchemaError, NotPermitted, asyncpg.PostgresError) as error:
-                    self._trouble = f"cannot stand for election: {describe(error)}"
-                    self._log_throttle.log(logging.ERROR, "stand", "cannot stand for election: %s", describe(error))
+                    self._problem = f"cannot take part in the election: {describe(error)}"
+                    message = "cannot take part in the election: %s"
+                    self._log_throttle.log(logging.ERROR, "refused", message, describe(error))
                     await asyncio.sleep(self._settings.election_interval.total_seconds())
-                link.drop()
+                self._connection.drop()
         finally:
-            self._trouble = "no longer standing for election"
-            await link.close()
+            self._problem = "no longer taking part in the election"
+            await self._connection.close()
 
-    async def _stand(self, session: Session, place_is_free: asyncio.Event) -> None:
-        """Waits for the lock, and leads while it is held."""
-        patience_s = self._settings.election_interval.total_seconds()
-        looked_at = time.monotonic()
-        while not await self._try_lead(session):
-            if time.monotonic() - looked_at > self._settings.leader_check_interval.total_seconds():
-                await self._look_at_the_leader(session)
-                looked_at = time.monotonic()
-            await wait_for_event(place_is_free, patience_s)
-            place_is_free.clear()
-        await self._lead(session)
+    async def _wait_for_lock(self, session: Session) -> None:
+        interval_s = self._settings.election_interval.total_seconds()
+        checked_at = time.monotonic()
+        while not await self._try_lock(session):
+            if time.monotonic() - checked_at > self._settings.leader_check_interval.total_seconds():
+                await self._terminate_frozen_leader(session)
+                checked_at = time.monotonic()
+            await wait_for_event(self._leader_resigned, interval_s)
+            self._leader_resigned.clear()
 
-    async def _look_at_the_leader(self, session: Session) -> None:
-        try:
-            if await election.terminate_frozen_leader(session, silence=self._settings.leader_timeout):
-                logger.warning("the leader has been silent for too long: its session was ended")
-        except asyncpg.InsufficientPrivilegeError as error:
-            sentence = "the leader has been silent for too long, and its session is another role's: %s"
-            self._log_throttle.log(logging.WARNING, "depose", sentence, describe(error))
-
-    async def _try_lead(self, session: Session) -> bool:
-        async with asyncio.timeout(self._answer_s):
+    async def _try_lock(self, session: Session) -> bool:
+        async with asyncio.timeout(self._answer_timeout_s):
             return await election.try_lead(session)
 
+    async def _terminate_frozen_leader(self, session: Session) -> None:
+        try:
+            if await election.terminate_frozen_leader(session, silence=self._settings.leader_timeout):
+                logger.warning("the leader was silent for too long: its session was ended")
+        except asyncpg.InsufficientPrivilegeError as error:
+            message = "the leader was silent for too long, but its session belongs to another role: %s"
+            self._log_throttle.log(logging.WARNING, "frozen", message, describe(error))
+
     async def _lead(self, session: Session) -> None:
-        daemon = self._daemon = MaintenanceLoop(
-            all_tasks(self._settings, self._schedules, self._metrics), self._metrics, batch_timeout_s=self._answer_s
-        )
-        session.connection.add_termination_listener(lambda _: daemon.handle_session_end())
+        tasks = all_tasks(self._settings, self._schedules, self._metrics)
+        loop = self._loop = MaintenanceLoop(tasks, self._metrics, batch_timeout_s=self._answer_timeout_s)
+        session.connection.add_termination_listener(lambda _: loop.handle_session_end())
         try:
             epoch = await election.record_election(
                 session, worker_id=self._process_id, hostname=socket.gethostname(), pid=os.getpid()
             )
-            self._believe(True)
+            self._set_leader(True)
             self._metrics.elections.inc()
             self._metrics.epoch.set(epoch)
-            logger.info("leading, epoch %d", epoch)
-            async with self._looking_out():
-                await daemon.run(session)
+            logger.info("elected as the leader, epoch %d", epoch)
+            async with self._queue_gauges():
+                await loop.run(session)
         except asyncio.CancelledError:
-            self._believe(False)
+            self._set_leader(False)
             await self._resign(session)
             raise
         finally:
-            self._believe(False)
-            self._daemon = None
+            self._set_leader(False)
+            self._loop = None
 
     @asynccontextmanager
-    async def _looking_out(self) -> AsyncIterator[None]:
-        """Reads the queues for the metrics meanwhile, where somebody is watching."""
+    async def _queue_gauges(self) -> AsyncIterator[None]:
+        """Refresh the gauges of the queues in the meantime, if metrics are exported."""
         if not self._metrics.timing:
             yield
             return
-        looking = asyncio.create_task(
-            QueueGauges(self._database, self._settings, self._metrics).run(), name="awa lookout"
-        )
+        gauges = QueueGauges(self._database, self._settings, self._metrics)
+        refreshing = asyncio.create_task(gauges.run(), name="awa queue gauges")
         try:
             yield
         finally:
-            await cancel_and_wait(looking)
+            await cancel_and_wait(refreshing)
 
     async def _resign(self, session: Session) -> None:
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(self._answer_timeout_s):
                 await election.resign(session)
             logger.info("resigned")
         except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
-            logger.info("the session ended before it could resign: %s", describe(error))
+            logger.info("the session ended before the leader could resign: %s", describe(error))
 
-    def _believe(self, leading: bool) -> None:
-        self.is_leader = leading
-        self._metrics.is_leader.set(leading)
+    def _set_leader(self, is_leader: bool) -> None:
+        self.is_leader = is_leader
+        self._metrics.is_leader.set(is_leader)
 
-    @property
-    def _answer_s(self) -> float:
-        """How long an answer may take. PostgreSQL gives up on a statement sooner: silence means a dead connection."""
-        return self._settings.leader_timeout.total_seconds() + ANSWER_MARGIN_S
-
-    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _handle_payload(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         topic, _ = parse_notification(str(payload))
-        if topic == Topic.RESIGNED and self._place_is_free is not None:
-            self._place_is_free.set()
-        elif self._daemon is not None:
-            self._daemon.handle_notification(topic)
+        if topic == Topic.RESIGNED:
+            self._leader_resigned.set()
+        elif self._loop is not None:
+            self._loop.handle_notification(topic)
+
+
+def _session_settings(settings: Settings) -> dict[str, str]:
+    """Return settings with which PostgreSQL ends the session of a frozen leader."""
+    timeout_ms = str(int(settings.leader_timeout.total_seconds() * 1000))
+    return {
+        **STABLE_PLAN_SETTINGS,
+        "idle_session_timeout": timeout_ms,
+        "idle_in_transaction_session_timeout": timeout_ms,
+        "statement_timeout": timeout_ms,
+        "lock_timeout": LOCK_TIMEOUT_MS,
+    }

@@ -43,7 +43,7 @@ class MaintenanceLoop:
     def handle_notification(self, topic: str) -> None:
         """Make the tasks due that wait for this topic."""
         for entry in self._entries:
-            if topic in entry.task.wake_topics:
+            if topic == entry.task.wake_topic:
                 entry.woken = True
                 entry.due_at = min(entry.due_at, entry.earliest_at)
                 self._wake.set()

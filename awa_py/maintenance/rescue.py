@@ -1,4 +1,4 @@
-"""Jobs whose worker died, and jobs that overran their deadline."""
+"""Rescue running jobs whose worker died and attempts that overran their deadline."""
 
 import logging
 from collections import Counter
@@ -14,56 +14,56 @@ from awa_py.text import count, ordinal
 
 logger = logging.getLogger("awa.rescue")
 
-BATCH = 500
-GONE = timedelta(seconds=10)  # how long a worker whose session has ended may take to come back
-GONE_LOOK_S = 2.0
+JOBS_PER_BATCH = 500
+GONE_AFTER = timedelta(seconds=10)  # a worker whose session has ended may come back within this time
+MIN_GONE_INTERVAL_S = 2.0
 
 
 async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> TaskResult:
-    """running → retryable or failed, where no heartbeat came for too long."""
-    rescued = await maintenance.rescue_stale_jobs(session, staleness=staleness, limit=BATCH)
+    """Move running jobs with a stale heartbeat to retryable or failed."""
+    rescued = await maintenance.rescue_stale_jobs(session, staleness=staleness, limit=JOBS_PER_BATCH)
     _report(rescued, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
-    return TaskResult(len(rescued), has_more=len(rescued) == BATCH)
+    return TaskResult(len(rescued), has_more=len(rescued) == JOBS_PER_BATCH)
 
 
 async def rescue_gone(session: Session, *, metrics: Metrics) -> TaskResult:
-    """running → retryable or failed, where the worker is gone; sooner than its jobs would be stale."""
-    lost = await maintenance.rescue_lost_jobs(session, silence=GONE, limit=BATCH)
+    """Move the running jobs of workers whose session has ended to retryable or failed, before they are stale."""
+    lost = await maintenance.rescue_lost_jobs(session, silence=GONE_AFTER, limit=JOBS_PER_BATCH)
     _report(lost.jobs, "its worker is gone", Reason.LOST, metrics)
     if lost.workers:
-        logger.info("%s gone: taken out of the registry", count(lost.workers, "worker"))
-    next_s = GONE.total_seconds() if lost.next_s is None else max(GONE_LOOK_S, lost.next_s)
-    return TaskResult(len(lost.jobs) + lost.workers, has_more=len(lost.jobs) == BATCH, interval_s=next_s)
+        logger.info("%s gone: removed from the list of workers", count(lost.workers, "worker"))
+    interval_s = GONE_AFTER.total_seconds() if lost.next_s is None else max(MIN_GONE_INTERVAL_S, lost.next_s)
+    has_more = len(lost.jobs) == JOBS_PER_BATCH
+    return TaskResult(len(lost.jobs) + lost.workers, has_more=has_more, interval_s=interval_s)
 
 
 async def rescue_overdue(session: Session, *, metrics: Metrics) -> TaskResult:
-    """running → retryable or failed past its deadline; what could not even start by its absolute one → failed."""
-    rescued = await maintenance.rescue_overdue_jobs(session, limit=BATCH)
+    """Move running jobs past their deadline to retryable or failed, and jobs that expired before a start to failed."""
+    rescued = await maintenance.rescue_overdue_jobs(session, limit=JOBS_PER_BATCH)
     _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
-    expired = await maintenance.fail_expired_jobs(session, limit=BATCH)
+    expired = await maintenance.fail_expired_jobs(session, limit=JOBS_PER_BATCH)
     for queue, jobs in expired.items():
         metrics.failed.labels(metrics.queue_label(queue), Reason.EXPIRED).inc(jobs)
-    gone = sum(expired.values())
-    return TaskResult(len(rescued) + gone, has_more=len(rescued) == BATCH or gone >= BATCH)
+    expired_jobs = sum(expired.values())
+    has_more = len(rescued) == JOBS_PER_BATCH or expired_jobs >= JOBS_PER_BATCH
+    return TaskResult(len(rescued) + expired_jobs, has_more=has_more)
 
 
-def _report(rescued: Sequence[RescuedJob], why: str, reason: Reason, metrics: Metrics) -> None:
-    """A line for the first job of each kind, and how many others there are; all of them at the level DEBUG."""
-    alike = Counter((job.kind, job.failed) for job in rescued)
+def _report(rescued: Sequence[RescuedJob], cause: str, reason: Reason, metrics: Metrics) -> None:
+    """Count all jobs. Warn of the first job of each kind, with the number of others; log the others as DEBUG."""
+    similar = Counter((job.kind, job.failed) for job in rescued)
     for job in rescued:
-        ends = metrics.failed if job.failed else metrics.retried
-        ends.labels(metrics.queue_label(job.queue), reason).inc()
-        others = alike.pop((job.kind, job.failed), None)
-        end = "failed for good" if job.failed else "goes back to its queue"
-        more = f" (and {others - 1:,} more like it)" if others is not None and others > 1 else ""
+        counter = metrics.failed if job.failed else metrics.retried
+        counter.labels(metrics.queue_label(job.queue), reason).inc()
+        jobs = similar.pop((job.kind, job.failed), None)
         logger.log(
-            logging.DEBUG if others is None else logging.WARNING,
+            logging.DEBUG if jobs is None else logging.WARNING,
             "job %d (%s) %s at its %s attempt: %s%s",
             job.id,
             job.kind,
-            end,
+            "failed for good" if job.failed else "goes back to its queue",
             ordinal(job.attempt),
-            why,
-            more,
+            cause,
+            f" (and {jobs - 1:,} more like it)" if jobs is not None and jobs > 1 else "",
             extra={"job_id": job.id, "job_kind": job.kind, "attempt": job.attempt},
         )

@@ -1,4 +1,4 @@
-"""What ended in each minute, by queue and kind: the figures that remain when the jobs are gone."""
+"""Roll up the jobs that ended in each minute, by queue and kind. The counts remain when the jobs are deleted."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,44 +10,48 @@ from awa_py.maintenance.task import TaskResult
 from awa_py.store import metric_buckets
 from awa_py.store.session import Session
 
-AGAIN = 3  # the last minutes are rolled up again: what was under way when they were first is in them now
-CATCH_UP = timedelta(hours=1)  # how far a leader goes back that comes after a pause
+REPEATED_MINUTES = 3  # roll up the last minutes again: transactions that were open the first time are committed now
+MAX_CATCH_UP = timedelta(hours=1)  # the span that a new leader rolls up after a time without a leader
 MINUTE = timedelta(minutes=1)
-SHORT_S, LONG_S = 0.1, 0.5  # a batch that took less may have twice as many minutes the next time; more, half as many
+# A batch that took less than the first doubles the minutes of the next one; one that took more than the second halves
+# them.
+FAST_BATCH_S, SLOW_BATCH_S = 0.1, 0.5
 
 
 @dataclass(slots=True)
 class RollUp:
-    """The leader's roll-up; it remembers how far it has come, and how many minutes make a batch."""
+    """Rolls up minutes in order. Remembers the last one, and adapts the number of minutes per batch."""
 
-    retention: timedelta  # of what it writes; 0: it writes nothing
-    done: datetime | None = None  # the last minute that it has been through
-    minutes: int = AGAIN
-    _next: datetime | None = field(default=None, init=False)  # the first minute of the next batch, within a round
+    retention: timedelta  # of the roll-ups; 0 disables the task
+    rolled_up_until: datetime | None = None
+    minutes_per_batch: int = REPEATED_MINUTES
+    _next: datetime | None = field(default=None, init=False)  # where the next batch of this round starts
 
     async def run(self, session: Session) -> TaskResult:
-        """A few minutes, the oldest first."""
+        """Roll up the next minutes, oldest first."""
         if not self.retention:
             return TaskResult()
-        first, last = await metric_buckets.get_rollup_span(session, again=AGAIN, at_most=CATCH_UP, done=self.done)
+        first, last = await metric_buckets.get_rollup_span(
+            session, again=REPEATED_MINUTES, at_most=MAX_CATCH_UP, done=self.rolled_up_until
+        )
         first = first if self._next is None else max(first, self._next)
-        until = min(first + self.minutes * MINUTE, last + MINUTE)
+        until = min(first + self.minutes_per_batch * MINUTE, last + MINUTE)
         written = await self._roll_up(session, first, until)
         self._next = until if until <= last else None
         if self._next is None:
-            self.done = last
+            self.rolled_up_until = last
         return TaskResult(written, has_more=self._next is not None)
 
     async def _roll_up(self, session: Session, first: datetime, until: datetime) -> int:
-        began = time.monotonic()
+        began_at = time.monotonic()
         try:
             written = await metric_buckets.roll_up_minutes(session, first, until)
         except asyncpg.QueryCanceledError:
-            self.minutes = 1
+            self.minutes_per_batch = 1
             raise
-        took_s = time.monotonic() - began
-        if took_s > LONG_S:
-            self.minutes = max(1, self.minutes // 2)
-        elif took_s < SHORT_S:
-            self.minutes = max(AGAIN, 2 * self.minutes)
+        duration_s = time.monotonic() - began_at
+        if duration_s > SLOW_BATCH_S:
+            self.minutes_per_batch = max(1, self.minutes_per_batch // 2)
+        elif duration_s < FAST_BATCH_S:
+            self.minutes_per_batch = max(REPEATED_MINUTES, 2 * self.minutes_per_batch)
         return written

@@ -1,7 +1,7 @@
 """A maintenance task: a name, an interval, and a function that does one bounded batch."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from awa_py.db.listener import Topic
@@ -20,12 +20,12 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The leader runs it every interval, and earlier if its last result says so or a notification of a topic comes."""
+    """Run by the leader every interval, or earlier if its last result says so or a notification of its topic comes."""
 
     name: str
     interval: timedelta
     run: Callable[[Session], Awaitable[TaskResult]]
-    wake_topics: frozenset[Topic] = field(default_factory=frozenset)
+    wake_topic: Topic | None = None
     only_if_idle: bool = False  # run it only if no other task ran for an interval
 
 

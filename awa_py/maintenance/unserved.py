@@ -1,4 +1,4 @@
-"""Due jobs whose kind no live worker knows: somebody should hear of them."""
+"""Warn of due jobs whose kind no live worker has a handler for."""
 
 import logging
 from dataclasses import dataclass, field
@@ -12,28 +12,28 @@ from awa_py.store.session import Session
 
 logger = logging.getLogger("awa.unserved")
 
-WINDOW = 500
-GRACE = timedelta(seconds=5)  # a worker that is just starting should not cause an alarm
+JOBS_PER_BATCH = 500
+GRACE = timedelta(seconds=5)  # no warning because a worker is about to start
 
 
 @dataclass(slots=True, kw_only=True)
 class Unserved:
-    """Walks over the ready jobs, a window at a time, and says once of each what it lacks."""
+    """Passes over the available jobs, one window per batch, and marks each unserved job once."""
 
     staleness: timedelta
     metrics: Metrics
     grace: timedelta = GRACE
-    place: ReadyPosition = field(default_factory=ReadyPosition)
+    position: ReadyPosition = field(default_factory=ReadyPosition)
 
     async def run(self, session: Session) -> TaskResult:
-        marked, place = await maintenance.mark_unserved_jobs(
-            session, after=self.place, limit=WINDOW, staleness=self.staleness, grace=self.grace
+        marked, position = await maintenance.mark_unserved_jobs(
+            session, after=self.position, limit=JOBS_PER_BATCH, staleness=self.staleness, grace=self.grace
         )
-        for found in marked:
-            self.metrics.unserved.labels(self.metrics.queue_label(found.queue)).inc(found.jobs)
+        for group in marked:
+            self.metrics.unserved.labels(self.metrics.queue_label(group.queue)).inc(group.jobs)
             logger.warning(
-                "%d jobs wait in queue %s: no handler registered for kind: %s", found.jobs, found.queue, found.kind
+                "%d jobs wait in queue %s: no handler registered for kind: %s", group.jobs, group.queue, group.kind
             )
-        # Unserved jobs pile up at the head. Where a window has none, what lies behind it flows.
-        self.place = place if place is not None and marked else ReadyPosition()
-        return TaskResult(sum(found.jobs for found in marked), has_more=place is not None and bool(marked))
+        # Unserved jobs pile up at the head of the queue. If a window has none, the jobs behind it are being claimed.
+        self.position = position if position is not None and marked else ReadyPosition()
+        return TaskResult(sum(group.jobs for group in marked), has_more=position is not None and bool(marked))

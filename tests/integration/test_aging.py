@@ -8,7 +8,7 @@ import pytest
 import awa_py as awa
 from awa_py import App, Settings, State
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
-from awa_py.maintenance.aging import JOBS, Aging
+from awa_py.maintenance.aging import MAX_JOBS, Aging
 from awa_py.maintenance.task import Task, run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
@@ -24,7 +24,7 @@ AGE = seconds(60)
 
 
 async def age(session: Session) -> int:
-    moved, place = await age_jobs(session, after="", queues=100, age=AGE, limit=JOBS)
+    moved, place = await age_jobs(session, after="", queues=100, age=AGE, limit=MAX_JOBS)
     assert place is None
     return moved
 
@@ -110,10 +110,10 @@ class TestTheMove:
 
     async def test_it_is_bounded(self, session: Session, line: dict[str, Any]) -> None:
         await ready(session, priority=1)
-        jobs = await ready(session, JOBS + 10, priority=2, waited_s=61, **line)
-        assert await age(session) == JOBS
+        jobs = await ready(session, MAX_JOBS + 10, priority=2, waited_s=61, **line)
+        assert await age(session) == MAX_JOBS
         # Those who have waited for longest.
-        assert await priorities(session, *jobs) == [1] * JOBS + [2] * 10
+        assert await priorities(session, *jobs) == [1] * MAX_JOBS + [2] * 10
 
 
 async def test_a_row_that_somebody_holds_is_passed_over(session: Session, database: Database) -> None:
@@ -161,7 +161,7 @@ async def test_many_queues_are_walked_over_in_steps(session: Session) -> None:
     place: str | None = ""
     steps = []
     while place is not None:
-        moved, place = await age_jobs(session, after=place, queues=10, age=AGE, limit=JOBS)
+        moved, place = await age_jobs(session, after=place, queues=10, age=AGE, limit=MAX_JOBS)
         steps.append(moved)
     assert steps == [10, 10, 5]
 
@@ -197,7 +197,7 @@ async def test_a_long_line_of_young_ones_is_not_read(database: Database) -> None
         await age(session)
         async with undone(session) as touched:
             assert await age(session) == 0
-            assert (await touched()).of("ready") < JOBS + 100
+            assert (await touched()).of("ready") < MAX_JOBS + 100
 
 
 async def test_a_stream_of_urgent_jobs_starves_nobody(app: App, session: Session) -> None:

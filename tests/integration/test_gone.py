@@ -8,7 +8,7 @@ import pytest
 
 from awa_py import State
 from awa_py.db.database import Database
-from awa_py.maintenance.rescue import GONE, GONE_LOOK_S, rescue_gone
+from awa_py.maintenance.rescue import GONE_AFTER, MIN_GONE_INTERVAL_S, rescue_gone
 from awa_py.observability.metrics import Metrics
 from awa_py.store.election import record_election
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
@@ -50,7 +50,7 @@ async def killed(holder: Session, session: Session, jobs: int = 3) -> WorkerInfo
 
 
 async def rescue(session: Session, limit: int = 100) -> LostJobs:
-    return await rescue_lost_jobs(session, silence=GONE, limit=limit)
+    return await rescue_lost_jobs(session, silence=GONE_AFTER, limit=limit)
 
 
 async def test_its_jobs_go_back_and_then_its_row(holder: Session, session: Session) -> None:
@@ -152,7 +152,7 @@ class TestNotGone:
 
 class TestThePace:
     async def test_it_comes_back_when_somebody_may_be_gone(self, session: Session) -> None:
-        assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE.total_seconds()
+        assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE_AFTER.total_seconds()
         worker = info()
         began: datetime = await session.connection.fetchval("SELECT pg_postmaster_start_time()")
         await heartbeat_worker(session, worker, locked_on=began - seconds(1))
@@ -161,4 +161,4 @@ class TestThePace:
         assert pause_s is not None
         assert 4 < pause_s <= 6
         await age(session, worker.id, 60)  # it is frozen: looked at now and then
-        assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE_LOOK_S
+        assert (await rescue_gone(session, metrics=Metrics())).interval_s == MIN_GONE_INTERVAL_S

@@ -52,7 +52,7 @@ async def test_an_idle_worker_hardly_exists_whether_it_leads_or_not(database_url
     async with counted(database_url) as (url, wire), counted(database_url) as (other_url, other_wire):
         with processes(tmp_path, url, {}) as started:
             leader = Watched(started.worker(), wire)
-            await eventually("somebody leads", lambda: "leading, epoch 1" in leader.process.output)
+            await eventually("somebody leads", lambda: "elected as the leader, epoch 1" in leader.process.output)
             follower = Watched(started.worker(env={"AWA_DATABASE_URL": other_url}), other_wire)
             # By then both have done what is done once, at the start.
             await eventually("the leader has swept", lambda: wire.of("leader", "Looks at a window of ready jobs") > 0)

@@ -288,7 +288,7 @@ class TestMaintenance:
                 await migrations.migrate(Database(fresh_database_url, Schema()))
                 await eventually(lambda: candidate.is_leader)
                 assert candidate.problems() == []
-        assert "cannot stand for election" in caplog.text
+        assert "cannot take part in the election" in caplog.text
 
 
 async def all_are_available(session: Session) -> bool:

@@ -308,7 +308,7 @@ class TestCleanupOfDeadJobs:
     async def test_the_task_goes_on_until_a_short_batch(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("awa_py.maintenance.cleanup.BATCH", 100)
+        monkeypatch.setattr("awa_py.maintenance.cleanup.ROWS_PER_BATCH", 100)
         await insert(session, "dead", 250, state="failed", finalized_at=ago(10 * 86_400))
         assert await run_once(task("cleanup"), session) == 250
 
@@ -420,7 +420,7 @@ class TestCleanupOfCompletedJobs:
                 await reader.connection.fetch("SELECT count(*) FROM awa.completed")
                 with caplog.at_level(logging.INFO):
                     assert await run_once(task("cleanup"), leader) == 3
-                assert "the partitions of completed jobs are in use" in caplog.text
+                assert "the partitions of table completed are in use" in caplog.text
                 assert "20200101" in await self.partitions(leader)
                 (job_id,) = await insert_running(leader)
                 async with asyncio.timeout(5):  # and nobody waits behind us

@@ -13,7 +13,7 @@ from awa_py import App, Context, Fail, Retry
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.maintenance.election import Candidate
-from awa_py.maintenance.queue_gauges import REST, QueueGauges
+from awa_py.maintenance.queue_gauges import COUNT_PAUSE_FACTOR, QueueGauges
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
 from awa_py.observability.metrics import MAX_QUEUE_LABELS, OTHER_QUEUES, Metrics
 from awa_py.store import queue_metrics
@@ -212,7 +212,7 @@ class TestLeader:
     async def test_what_it_is_behind_with(self, database: Database, session: Session) -> None:
         metrics = Metrics(timing=True)
         lookout = QueueGauges(database, replace(WATCHED, failed_retention=DAY, completed_retention=DAY), metrics)
-        await lookout.look(session)
+        await lookout.refresh(session)
         assert value(metrics, "awa_due_lag_seconds") == value(metrics, "awa_stale_lag_seconds") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="dead") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="completed") == 0
@@ -226,7 +226,7 @@ class TestLeader:
             "FOR VALUES FROM ('2020-01-01+00') TO ('2020-01-02+00')"
         )
         await session.connection.execute("UPDATE pg_class SET reltuples = 5000 WHERE relname = 'completed_20200101'")
-        await lookout.look(session)
+        await lookout.refresh(session)
         assert 90 <= (value(metrics, "awa_due_lag_seconds") or 0) < 150
         assert 50 <= (value(metrics, "awa_stale_lag_seconds") or 0) < 100
         assert value(metrics, "awa_cleanup_backlog_jobs", table="dead") == 7
@@ -254,8 +254,8 @@ class TestLeader:
         )
         metrics = Metrics(timing=True)
         lookout = QueueGauges(database, WATCHED, metrics)
-        await lookout.look(session)
-        await lookout.look(session)
+        await lookout.refresh(session)
+        await lookout.refresh(session)
         families = {family.name: family.samples for family in metrics.registry.collect()}
         assert len(families["awa_queue_oldest_waiting_seconds"]) == MAX_QUEUE_LABELS + 1
         assert value(metrics, "awa_queue_jobs", queue="q100", state="available") == 3
@@ -277,10 +277,10 @@ class TestLeader:
 
         monkeypatch.setattr(queue_metrics, "count_queue_jobs", slow)
         lookout = QueueGauges(database, WATCHED, Metrics(timing=True))
-        await lookout.look(session)
-        assert lookout._rest_until["ready"] > time.monotonic() + REST
-        await eventually(lambda: time.monotonic() > max(lookout._rest_until[t] for t in ("running", "dead")))
-        await lookout.look(session)
+        await lookout.refresh(session)
+        assert lookout._next_count_at["ready"] > time.monotonic() + COUNT_PAUSE_FACTOR
+        await eventually(lambda: time.monotonic() > max(lookout._next_count_at[t] for t in ("running", "dead")))
+        await lookout.refresh(session)
         assert counted.count("ready") == 1
         assert counted.count("running") == counted.count("dead") == 2
 
@@ -302,7 +302,7 @@ async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: 
     metrics = Metrics(timing=True)
     # Other tests claim there meanwhile: both counts are of one moment.
     async with another_session(database) as session, session.connection.transaction(isolation="repeatable_read"):
-        await QueueGauges(database, QUICK, metrics).look(session)
+        await QueueGauges(database, QUICK, metrics).refresh(session)
         rows = await session.connection.fetch(
             "SELECT queue, state, count(*) AS jobs FROM awa.jobs WHERE state <> 'completed' GROUP BY queue, state"
         )

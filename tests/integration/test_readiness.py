@@ -28,7 +28,7 @@ async def test_a_worker_that_cannot_listen_says_so(database: Database) -> None:
 async def test_a_candidate_is_ready_while_it_stands_or_leads(database: Database) -> None:
     app = App(database.url, settings=QUICK)
     first, second = app.candidate(), app.candidate()
-    assert first.problems() == ["not standing for election: the database is not reached yet"]
+    assert first.problems() == ["not taking part in the election: the database has not been reached yet"]
     for candidate in (first, second):
         candidate.start()
     try:
@@ -36,7 +36,7 @@ async def test_a_candidate_is_ready_while_it_stands_or_leads(database: Database)
         await eventually(lambda: first.is_leader or second.is_leader)
     finally:
         await asyncio.gather(first.stop(), second.stop())
-    assert first.problems() == second.problems() == ["no longer standing for election"]
+    assert first.problems() == second.problems() == ["no longer taking part in the election"]
 
 
 async def test_a_candidate_without_a_schema_says_so(fresh_database_url: str) -> None:
@@ -45,7 +45,7 @@ async def test_a_candidate_without_a_schema_says_so(fresh_database_url: str) -> 
     candidate = app.candidate()
     candidate.start()
     try:
-        await eventually(lambda: "cannot stand for election" in candidate.problems()[0])
+        await eventually(lambda: "cannot take part in the election" in candidate.problems()[0])
         assert "run `awa migrate`" in candidate.problems()[0]
     finally:
         await candidate.stop()

@@ -9,7 +9,7 @@ import pytest
 from awa_py import App
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rebalance
-from awa_py.maintenance.rebalance import NO_LIMITS_PAUSE_S, Rebalance
+from awa_py.maintenance.rebalance import NO_LIMITS_INTERVAL_S, Rebalance
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
@@ -93,7 +93,7 @@ class TestShares:  # F6
         await session.connection.execute("UPDATE awa.queues SET max_workers = NULL")
         batch = await Rebalance().run(session)
         assert (batch.rows_changed, await slots(session)) == (1, {})
-        assert (await Rebalance().run(session)).interval_s == NO_LIMITS_PAUSE_S
+        assert (await Rebalance().run(session)).interval_s == NO_LIMITS_INTERVAL_S
 
     async def test_only_what_changes_is_written_and_those_workers_are_told(
         self, session: Session, database: Database
@@ -155,14 +155,14 @@ class TestJobsThatWereClaimedBefore:
     async def test_later_they_are_looked_for_now_and_then(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rebalance, "FRESH_S", 0.0)
+        monkeypatch.setattr(rebalance, "NEW_LIMIT_S", 0.0)
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[0])
         task = Rebalance()
         await task.run(session)
         await insert_running(session, queue="email")
         assert (await task.run(session)).rows_changed == 0
-        task.next_count = 0.0
+        task.next_mark_at = 0.0
         assert (await task.run(session)).rows_changed == 1
 
     async def test_a_row_that_somebody_writes_is_not_waited_for(self, session: Session, database: Database) -> None:
@@ -176,7 +176,7 @@ class TestJobsThatWereClaimedBefore:
 class TestQueuesThatNobodyServes:  # F6
     @pytest.fixture(autouse=True)
     def at_each_round(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-        monkeypatch.setattr(rebalance, "LOOK_S", 0.0)
+        monkeypatch.setattr(rebalance, "UNSERVED_INTERVAL_S", 0.0)
         caplog.set_level(logging.INFO, logger="awa.rebalance")
 
     async def test_it_is_said_once_until_it_changes(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,7 +186,7 @@ class TestQueuesThatNobodyServes:  # F6
         assert caplog.text == ""  # a worker may be just starting
         for _ in range(3):
             await task.run(session)
-        assert caplog.text.count('jobs wait in queue "email", and no live worker takes any') == 1
+        assert caplog.text.count('jobs wait in queue "email", but no live worker serves it') == 1
         await register(session, IDS[0])
         await task.run(session)
         assert 'queue "email" is served again' in caplog.text

@@ -9,7 +9,7 @@ import pytest
 from awa_py import Settings
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rollup
-from awa_py.maintenance.rollup import AGAIN, CATCH_UP, MINUTE, RollUp
+from awa_py.maintenance.rollup import MAX_CATCH_UP, MINUTE, REPEATED_MINUTES, RollUp
 from awa_py.maintenance.task import Task, TaskResult, run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.latency_histogram import merge, percentile
@@ -88,7 +88,7 @@ class TestBuckets:  # F16
 
     async def test_it_is_the_same_however_often_it_is_rolled(self, session: Session) -> None:
         minute = await this_minute(session)
-        for n in range(AGAIN):
+        for n in range(REPEATED_MINUTES):
             await ended(session, minute - n * MINUTE, 5 + n)
         assert await roll_up(session) == 3
         first = await rolled(session)
@@ -105,7 +105,7 @@ class TestBuckets:  # F16
             pass
         for n in range(5):  # these were committed late
             await ended(session, minute - n * MINUTE)
-        assert await task.run(session) == TaskResult(AGAIN)
+        assert await task.run(session) == TaskResult(REPEATED_MINUTES)
         assert [bucket.completed for bucket in await rolled(session)] == [1, 1, 2, 2, 2]
 
     async def test_what_has_been_deleted_meanwhile_is_not_taken_back(self, session: Session) -> None:
@@ -159,7 +159,7 @@ class TestPause:  # F16
         for n in (0, 59, 60, 61, 62, 300):
             await ended(session, minute - n * MINUTE)
         assert await roll_up(session) == 3
-        assert minute - (await rolled(session))[0].at == CATCH_UP
+        assert minute - (await rolled(session))[0].at == MAX_CATCH_UP
 
     async def test_it_begins_with_few_minutes_and_takes_more_where_that_is_quick(self, session: Session) -> None:
         task = RollUp(RETENTION)
@@ -172,7 +172,7 @@ class TestPause:  # F16
     async def test_what_takes_too_long_is_cut_into_minutes(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rollup, "LONG_S", 0.0)
+        monkeypatch.setattr(rollup, "SLOW_BATCH_S", 0.0)
         minute = await this_minute(session)
         for n in range(10):
             await ended(session, minute - n * MINUTE)
@@ -180,7 +180,7 @@ class TestPause:  # F16
         written = 0
         while (batch := await task.run(session)).has_more:
             written += batch.rows_changed
-        assert task.minutes == 1
+        assert task.minutes_per_batch == 1
         assert written + batch.rows_changed == 10
 
 
