@@ -20,7 +20,7 @@ from awa_py.store.session import Session
 from awa_py.text import count
 
 from .environment import Environment
-from .failures import INTERRUPTED
+from .errors import INTERRUPTED
 from .output import Row, print_json, print_table, say, state_text
 from .parsing import JsonOption, YesOption, parse_duration, parse_id, parse_queue
 from .progress import Progress

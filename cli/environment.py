@@ -27,7 +27,7 @@ from awa_py.store.session import Session
 from awa_py.text import describe
 
 from . import logs
-from .failures import explained
+from .errors import report_errors
 from .logs import LogFormat, LogLevel
 from .output import say
 
@@ -271,7 +271,7 @@ def _runner(function: Callable[..., Any], log_level: LogLevel) -> Callable[..., 
         given = {**inherited(ctx), **given_options(ctx, found)}
         found |= given
         logs.configure(found["log_format"] or LogFormat.AUTO, found["log_level"] or log_level)
-        with explained(), Environment(given, found) as environment:
+        with report_errors(), Environment(given, found) as environment:
             result = function(environment, **values)
             if inspect.iscoroutine(result):
                 environment.run(result)

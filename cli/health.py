@@ -10,9 +10,9 @@ from urllib.request import ProxyHandler, build_opener
 import typer
 
 from .environment import Environment
-from .failures import fail
+from .errors import fail
+from .metrics import LOOPBACK
 from .output import print_json
-from .serving import LOOPBACK
 
 ANYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # where it is served everywhere, it is served here
 

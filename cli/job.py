@@ -24,8 +24,8 @@ from .output import (
     Fields,
     Row,
     ago,
+    approximate,
     compact_json,
-    lapse,
     print_fields,
     print_json,
     print_table,
@@ -188,7 +188,7 @@ def _step_row(event: Event, after_s: float | None, now: datetime) -> Row:
     return {
         "when (UTC)": Text(f"{event.at.astimezone(UTC):%m-%d %H:%M:%S.%f}"[:-3]),
         "event": Text(event.event, style="dim" if event.at > now else EVENT_STYLES.get(event.event, "")),
-        "after": Text("" if after_s is None else lapse(after_s), justify="right"),
+        "after": Text("" if after_s is None else approximate(after_s), justify="right"),
         "attempt": event.attempt,
         "worker": Text("" if event.worker_id is None else str(event.worker_id)[:8]),
         "detail": (event.detail or "").partition("\n")[0],

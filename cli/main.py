@@ -10,17 +10,18 @@ import typer
 from awa_py.systemd.reload import RestartRequested
 
 from . import (
-    cluster,
     cron,
     enqueue,
     health,
     job,
+    leader,
     maintenance,
     migrate,
     monitoring,
     queue,
     rate,
     route,
+    stats,
     systemd,
     worker,
     workers,
@@ -74,8 +75,8 @@ app.add_typer(route.app, name="route", rich_help_panel=LOOK)
 app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
 app.add_typer(rate.app, name="rate", rich_help_panel=LOOK)
 app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
-command(app, "awa leader --json", panel=LOOK)(cluster.leader)
-command(app, "awa stats --watch", panel=LOOK)(cluster.stats)
+command(app, "awa leader --json", panel=LOOK)(leader.leader)
+command(app, "awa stats --watch", panel=LOOK)(stats.stats)
 command(app, "awa doctor", panel=LOOK)(doctor)
 command(app, "awa health --port 9465 --live", panel=LOOK)(health.health)
 app.add_typer(monitoring.app, name="monitoring", rich_help_panel=LOOK)

@@ -19,9 +19,9 @@ from awa_py.systemd.service import Service
 from awa_py.text import count
 
 from .environment import Environment, checked
+from .metrics import LOOPBACK, MetricsHost, MetricsPort, serve_metrics
 from .output import print_json, say
 from .parsing import CheckOption, JsonOption
-from .serving import LOOPBACK, MetricsHost, MetricsPort, serving
 
 INTERNAL = "check"  # proves that the leader's session lives: nothing to do once
 
@@ -95,7 +95,7 @@ async def _stand(env: Environment, app: App, host: str, port: int | None, notifi
         settings=settings,
     )
     async with attendant:
-        with serving(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
+        with serve_metrics(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
             await standing
 
 

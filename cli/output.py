@@ -144,7 +144,7 @@ def length(value: timedelta | None) -> str:
     return "default" if value is None else durations.text(value)
 
 
-def lapse(seconds: float) -> str:
+def approximate(seconds: float) -> str:
     """About how long, in five characters: 850µs, 12ms, 1.20s, 95s, 12m, 3.5h, 4.1d."""
     if seconds < 0.001:
         return f"{max(0.0, seconds) * 1e6:.0f}µs"

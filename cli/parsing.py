@@ -20,7 +20,7 @@ OFF = "off"
 LARGEST_ID = 2**63 - 1
 
 
-def told_as_usage(read: Callable[[str], T]) -> Callable[[str], T]:
+def as_usage_error(read: Callable[[str], T]) -> Callable[[str], T]:
     """The same, with awa's own errors as wrong usage."""
 
     def parse(text: str) -> T:
@@ -32,10 +32,10 @@ def told_as_usage(read: Callable[[str], T]) -> Callable[[str], T]:
     return parse
 
 
-parse_queue = told_as_usage(check_queue)
+parse_queue = as_usage_error(check_queue)
 
 
-@told_as_usage
+@as_usage_error
 def parse_duration(text: str) -> timedelta:
     length = durations.parse(text)
     if length > MAX_DURATION:
@@ -73,7 +73,7 @@ def parse_count(text: str) -> int | str:
     return int(text)
 
 
-@told_as_usage
+@as_usage_error
 def parse_rate(text: str) -> Rate | str:
     """A rate, or `default`."""
     return DEFAULT if text == DEFAULT else Rate.parse(text)

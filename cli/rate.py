@@ -15,14 +15,14 @@ from awa_py.store.rate_limits import RateLimitRow
 
 from .environment import Environment, command
 from .output import Row, length, print_json, print_table, say
-from .parsing import JsonOption, parse_duration, told_as_usage
+from .parsing import JsonOption, as_usage_error, parse_duration
 
 app = typer.Typer(
     help="Limit how often something is done in the whole cluster: ctx.rate_limit().", no_args_is_help=True
 )
 
 RateLimitName = Annotated[
-    str, typer.Argument(metavar="NAME", parser=told_as_usage(check_rate_limit_name), help="The rate limit's name.")
+    str, typer.Argument(metavar="NAME", parser=as_usage_error(check_rate_limit_name), help="The rate limit's name.")
 ]
 
 
@@ -32,7 +32,9 @@ async def set_rate_limit(
     name: RateLimitName,
     rate: Annotated[
         Rate,
-        typer.Argument(metavar="RATE", parser=told_as_usage(Rate.parse), help="How many in what time: 5000/h, 50/60s."),
+        typer.Argument(
+            metavar="RATE", parser=as_usage_error(Rate.parse), help="How many in what time: 5000/h, 50/60s."
+        ),
     ],
     burst: Annotated[
         int | None,

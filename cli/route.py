@@ -13,14 +13,14 @@ from awa_py.store.routes import RouteRow
 
 from .environment import Environment, command
 from .output import Row, ago, print_json, print_table, say
-from .parsing import JsonOption, parse_queue, told_as_usage
+from .parsing import JsonOption, as_usage_error, parse_queue
 
 app = typer.Typer(help="Send jobs that name no queue to one, by their kind.", no_args_is_help=True)
 
 Pattern = Annotated[
     str,
     typer.Argument(
-        metavar="PATTERN", parser=told_as_usage(check_pattern), help="A kind, or how kinds begin and a star: 'gh_*'."
+        metavar="PATTERN", parser=as_usage_error(check_pattern), help="A kind, or how kinds begin and a star: 'gh_*'."
     ),
 ]
 

@@ -27,8 +27,8 @@ from awa_py.worker.processes.supervisor import INDEX_VARIABLE, Supervisor, watch
 from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 from .environment import Environment
+from .metrics import LOOPBACK, MetricsHost, MetricsPort, serve_metrics, serve_processes
 from .parsing import AppArgument, CheckOption, parse_duration, parse_queue
-from .serving import LOOPBACK, MetricsHost, MetricsPort, serving, serving_all
 
 QUEUES_VARIABLE = "AWA_QUEUES"
 LABEL = "Label: PREFIX-worker-VERSION-ID"
@@ -141,7 +141,7 @@ def worker(
         supervisor = Supervisor(
             again, processes, listening=metrics_port is not None, notifier=notifier, settings=settings
         )
-        with serving_all(supervisor, host=metrics_host, port=metrics_port):
+        with serve_processes(supervisor, host=metrics_host, port=metrics_port):
             code = supervisor.run()
         settings.restart_if_requested()
         raise typer.Exit(code)
@@ -191,7 +191,7 @@ async def _work(
     reporting = asyncio.create_task(_report(worker, StatusReporter.of_this_process()))
     try:
         async with attendant, app:  # handlers may enqueue
-            with serving(metrics, worker, host=host, port=port):
+            with serve_metrics(metrics, worker, host=host, port=port):
                 await worker.run(until_idle=burst)
     finally:
         await cancel_and_wait(reporting)

@@ -1,1 +1,1 @@
-"""`awa bench`: workloads on a schema that goes away, what they took, and what they cost the server."""
+"""`awa bench`: the speed of the queue on this machine, and the cost of each job for the server."""

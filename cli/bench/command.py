@@ -8,7 +8,7 @@ from ..logs import LogLevel
 from ..parsing import JsonOption
 from .measure import measure
 from .options import (
-    ENQUEUED,
+    DEFAULT_JOBS,
     Batch,
     Completed,
     Concurrency,
@@ -25,14 +25,14 @@ from .options import (
     Rounds,
     Scheduled,
     Seconds,
-    WorkerBeside,
+    WithWorker,
 )
 from .report import Report, show_all, show_one
 from .workload import Bench
 
-# Workloads are imported where they are run: they make an app, which reads the environment.
+# Workloads are imported when they run, because they create an app, which reads the environment.
 
-QUIET = LogLevel.ERROR  # thousands of failed attempts, on purpose
+QUIET = LogLevel.ERROR  # do not log thousands of intended failures
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -40,19 +40,19 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback(epilog="Example: [bold]awa bench drain --jobs 20000[/bold]")
 @front
 def bench(ctx: typer.Context, quick: Quick = False, as_json: JsonOption = False) -> None:
-    """Measure how fast it is here, and what each job costs the server.
+    """Measure the speed on this machine, and the cost of each job.
 
-    Without a workload's name, all of them, one after the other.
+    Without a workload's name, run all workloads.
 
-    They run in a schema of their own, which is gone afterwards: in the database
-    that an option names, else on a temporary PostgreSQL of awa's own. What the
-    environment names may be in use, and is left alone.
+    Each workload runs in a temporary schema: in the database that an option
+    names, else on a temporary PostgreSQL server. The database that the
+    environment names is not used, because it may be in production.
     """
     root = ctx.find_root()
     root.obj = {**(root.obj or {}), **ctx.obj}
     if ctx.invoked_subcommand is not None:
         if quick or as_json:
-            raise typer.BadParameter(f"options of {ctx.invoked_subcommand} go behind its name")
+            raise typer.BadParameter(f"write the options of {ctx.invoked_subcommand} after its name")
         return
     flags = [flag for flag, wanted in (("--quick", quick), ("--json", as_json)) if wanted]
     assert isinstance(ctx.command, TyperGroup)
@@ -73,9 +73,9 @@ def drain(
     scheduled: Scheduled = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """How fast one worker empties a full queue.
+    """Measure how fast one worker empties a full queue.
 
-    From the first handler's start until everything is durably finished; and the rate of each third.
+    The time runs from the first handler's start until all outcomes are durable. The rate of each third is shown, too.
     """
 
     async def work(bench: Bench) -> Report:
@@ -101,24 +101,24 @@ def enqueue(
     mode: ModeOption = Mode.ONE,
     jobs: EnqueuedJobs = None,
     producers: Producers = 32,
-    worker: WorkerBeside = False,
+    worker: WithWorker = False,
     as_json: JsonOption = False,
 ) -> None:
-    """How fast jobs are enqueued."""
+    """Measure how fast jobs are enqueued."""
 
     async def work(bench: Bench) -> Report:
         from .enqueue import enqueue
 
-        return await enqueue(bench, mode=mode, jobs=jobs or ENQUEUED[mode], producers=producers, worker=worker)
+        return await enqueue(bench, mode=mode, jobs=jobs or DEFAULT_JOBS[mode], producers=producers, worker=worker)
 
     show_one(measure(env, work, as_json=as_json), as_json=as_json)
 
 
 @command(app, "awa bench latency")
 def latency(env: Environment, jobs: Jobs = 300, as_json: JsonOption = False) -> None:
-    """How soon an idle worker begins with a job.
+    """Measure how soon an idle worker starts a job.
 
-    From the return of the enqueue to the start of the handler, in another process.
+    The time runs from the return of the enqueue to the start of the handler in another process.
     """
 
     async def work(bench: Bench) -> Report:
@@ -131,7 +131,7 @@ def latency(env: Environment, jobs: Jobs = 300, as_json: JsonOption = False) -> 
 
 @command(app, "awa bench steady --rate 1000")
 def steady(env: Environment, rate: Rate = 500.0, seconds: Seconds = 10.0, as_json: JsonOption = False) -> None:
-    """How soon jobs begin that arrive at a steady rate, at random moments."""
+    """Measure how soon jobs start that arrive at a steady rate, at random times."""
 
     async def work(bench: Bench) -> Report:
         from .latency import steady
@@ -143,7 +143,7 @@ def steady(env: Environment, rate: Rate = 500.0, seconds: Seconds = 10.0, as_jso
 
 @command(app, "awa bench punctuality")
 def punctuality(env: Environment, jobs: Jobs = 200, as_json: JsonOption = False) -> None:
-    """How late scheduled jobs begin."""
+    """Measure how late scheduled jobs start."""
 
     async def work(bench: Bench) -> Report:
         from .punctuality import punctuality
@@ -155,7 +155,7 @@ def punctuality(env: Environment, jobs: Jobs = 200, as_json: JsonOption = False)
 
 @command(app, "awa bench retries --jobs 5000", log_level=QUIET)
 def retries(env: Environment, jobs: Jobs = 5_000, as_json: JsonOption = False) -> None:
-    """How fast jobs are done whose first attempt fails."""
+    """Measure how fast jobs complete whose first attempt fails."""
 
     async def work(bench: Bench) -> Report:
         from .retries import retries
@@ -169,22 +169,22 @@ def retries(env: Environment, jobs: Jobs = 5_000, as_json: JsonOption = False) -
 def timeline(
     env: Environment, jobs: Jobs = 20_000, rounds: Rounds = 7, failing: Failing = False, as_json: JsonOption = False
 ) -> None:
-    """What the timeline and the roll-up cost: jobs a second with them and without, by turns, and the median ratio."""
+    """Measure the cost of the job history and the roll-up, in alternating runs with and without them."""
 
     async def work(bench: Bench) -> Report:
-        from .timeline import timeline
+        from .history_cost import history_cost
 
-        return await timeline(bench, jobs=jobs, rounds=rounds, failing=failing)
+        return await history_cost(bench, jobs=jobs, rounds=rounds, failing=failing)
 
     show_one(measure(env, work, as_json=as_json), as_json=as_json)
 
 
 @command(app, "awa bench all --quick", name="all", log_level=QUIET)
 def everything(env: Environment, quick: Quick = False, as_json: JsonOption = False) -> None:
-    """All workloads, one after the other, and a table of them."""
+    """Run all workloads and print a table."""
 
     async def work(bench: Bench) -> tuple[list[Report], int]:
-        from .program import run_all
+        from .suite import run_all
 
         return await run_all(bench, quick=quick)
 

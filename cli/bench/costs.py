@@ -1,11 +1,11 @@
-"""What each job cost, and on what server."""
+"""The cost of a job, and the server's settings that influence it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What no figure should be read without."""
+    """The version and the durability settings, without which no result means anything."""
 
     server: str
     fsync: bool
@@ -14,7 +14,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """For each job; None where it cannot be known."""
+    """Costs per job. None means unknown."""
 
     wal_bytes_per_job: float | None
     transactions_per_job: float

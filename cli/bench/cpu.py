@@ -1,4 +1,4 @@
-"""How much CPU processes have used, those of PostgreSQL included, where they run on this machine. Linux only."""
+"""CPU time of processes on this machine, including PostgreSQL's. Linux only."""
 
 import os
 import sys
@@ -11,9 +11,9 @@ TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 def used_ns(pid: int) -> int | None:
-    """The CPU time of a living process, whoever's it is, all its threads together.
+    """Return the CPU time of all threads of a live process, of any user.
 
-    From its clock rather than from /proc, which counts in hundredths of a second: too coarse for a short run.
+    Reads the process's clock, because /proc counts in hundredths of a second: too coarse for a short run.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -23,44 +23,43 @@ def used_ns(pid: int) -> int | None:
         return None
 
 
-def postmaster_of(backend: int) -> int | None:
-    """The main process of the server that a backend belongs to; None where it is not one of this machine's."""
-    found = _stat(backend)
+def find_postmaster(backend_pid: int) -> int | None:
+    """Return the pid of the backend's postmaster, or None if the backend does not run on this machine."""
+    found = _stat(backend_pid)
     if found is None or found[0] not in SERVER_NAMES:
         return None
-    parent = int(found[1][1])
-    above = _stat(parent)
-    return parent if above is not None and above[0] in SERVER_NAMES else None
+    parent_pid = int(found[1][1])
+    parent = _stat(parent_pid)
+    return parent_pid if parent is not None and parent[0] in SERVER_NAMES else None
 
 
-def family_ns(postmaster: int) -> int | None:
-    """The CPU time of a process and of all its children: the living ones, and those that it saw end."""
-    ended = _ended_ns(postmaster)
+def used_with_children_ns(pid: int) -> int | None:
+    """Return the CPU time of a process and its children, including those that have ended."""
+    ended = _ended_children_ns(pid)
     while ended is not None:
-        own = used_ns(postmaster)
-        living = sum(used_ns(child) or 0 for child in _children(postmaster))
-        before, ended = ended, _ended_ns(postmaster)
-        if own is not None and before == ended:  # else one ended meanwhile, and was counted twice, or not at all
-            return own + before + living
+        own = used_ns(pid)
+        live = sum(used_ns(child) or 0 for child in _children(pid))
+        before, ended = ended, _ended_children_ns(pid)
+        if own is not None and before == ended:  # otherwise a child ended meanwhile: counted twice, or not at all
+            return own + before + live
     return None
 
 
-def _ended_ns(parent: int) -> int | None:
-    """The CPU time of the children that it saw end."""
-    stat = _stat(parent)
+def _ended_children_ns(pid: int) -> int | None:
+    stat = _stat(pid)
     return None if stat is None else (int(stat[1][13]) + int(stat[1][14])) * TICK_NS
 
 
-def _children(parent: int) -> list[int]:
+def _children(pid: int) -> list[int]:
     pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal()]
-    return [pid for pid in pids if (stat := _stat(pid)) is not None and int(stat[1][1]) == parent]
+    return [each for each in pids if (stat := _stat(each)) is not None and int(stat[1][1]) == pid]
 
 
 def _stat(pid: int) -> tuple[str, list[str]] | None:
-    """A process's name, and the fields after it: its state, its parent, …"""
+    """Return a process's name and the fields after it: its state, its parent, …"""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    head, _, rest = text.rpartition(")")  # the name may hold anything, blanks and brackets too
+    head, _, rest = text.rpartition(")")  # the name may contain anything, even spaces and parentheses
     return head.partition("(")[2], rest.split()

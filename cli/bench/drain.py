@@ -1,4 +1,4 @@
-"""How fast one worker empties a full queue."""
+"""The rate at which one worker empties a full queue."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,13 +8,13 @@ from awa_py.db.database import Database
 from awa_py.model.job import NewJob
 from awa_py.settings import Settings
 
-from .race import Race
+from .handler_counter import HandlerCounter
 from .report import Report
-from .scratch import QUEUE, fill, scratch_schema
-from .stopwatch import Stopwatch
+from .temporary_schema import QUEUE, insert_other_jobs, temporary_schema
+from .worker_run import WorkerRun
 from .workload import Bench
 
-BATCH = 500
+BATCH_SIZE = 500
 LINGER = "50ms"
 
 
@@ -29,20 +29,20 @@ async def drain(
     completed: int = 0,
     scheduled: int = 0,
 ) -> Report:
-    """Jobs that do nothing, with history kept unless `discard` says otherwise."""
-    stopwatch = Stopwatch(jobs)
-    async with scratch_schema(bench.url) as database:
-        app = _app(database, stopwatch, batch=batch, discard=discard)
+    """Run jobs that do nothing. Completed jobs are kept unless `discard` is set."""
+    counter = HandlerCounter(jobs)
+    async with temporary_schema(bench.url) as database:
+        app = _app(database, counter, batch=batch, discard=discard)
         with bench.progress.bar("fill"):
-            await fill(database, completed=completed, scheduled=scheduled)
+            await insert_other_jobs(database, completed=completed, scheduled=scheduled)
         (kind,) = app.registry.kinds
 
         def new(n: int) -> NewJob:
             return app.new(kind, {"n": n})
 
-        race = Race(bench, app, stopwatch, jobs=jobs, concurrency=concurrency)
-        finish = await race.run("drain", new, pinned=pinned)
-    given: dict[str, Any] = {
+        run = WorkerRun(bench, app, counter, jobs=jobs, concurrency=concurrency)
+        result = await run.measure("drain", new, pinned=pinned)
+    options: dict[str, Any] = {
         "concurrency": concurrency,
         "batch": batch,
         "discard": discard,
@@ -52,32 +52,32 @@ async def drain(
     }
     return Report(
         workload="drain",
-        options={name: value for name, value in given.items() if value},
+        options={name: value for name, value in options.items() if value},
         jobs=jobs,
         figures={
-            "seconds": round(finish.seconds, 4),
-            "jobs_per_s": finish.per_second(jobs),
-            "thirds": finish.thirds,
+            "seconds": round(result.seconds, 4),
+            "jobs_per_s": result.per_second(jobs),
+            "thirds": result.thirds,
         },
-        costs=finish.costs,
-        server=finish.server,
+        costs=result.costs,
+        server=result.server,
     )
 
 
-def _app(database: Database, stopwatch: Stopwatch, *, batch: bool, discard: bool) -> awa.App:
-    """An app with one job, at default settings whatever the environment says."""
+def _app(database: Database, counter: HandlerCounter, *, batch: bool, discard: bool) -> awa.App:
+    """Return an app with one job. Its settings are the defaults, not those of the environment."""
     settings = Settings(completed_retention=timedelta(0)) if discard else Settings()
     app = awa.App(database.url, schema=database.schema.name, settings=settings)
     if batch:
 
-        @app.job(queue=QUEUE, batch=BATCH, linger=LINGER)
-        async def absorb(jobs: list[awa.BatchJob]) -> None:
-            stopwatch.handled(len(jobs))
+        @app.job(queue=QUEUE, batch=BATCH_SIZE, linger=LINGER)
+        async def count_batch(jobs: list[awa.BatchJob]) -> None:
+            counter.add(len(jobs))
 
     else:
 
         @app.job(queue=QUEUE)
-        async def pass_by(n: int) -> None:
-            stopwatch.handled()
+        async def count_one(n: int) -> None:
+            counter.add()
 
     return app

@@ -1,4 +1,4 @@
-"""How fast jobs are enqueued: one by one, in one's own transactions, in bulk, by many producers at once."""
+"""The rate at which jobs are enqueued: one by one, in the caller's transactions, in bulk, by concurrent producers."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -8,34 +8,34 @@ from awa_py.client import POOL_SIZE
 from awa_py.db.database import Database
 from awa_py.db.types import Connection
 
-from ..beside import Beside
-from .beside import bench_worker, until_ready
+from ..worker_process import WorkerProcess
+from .bench_worker import start_bench_worker, wait_until_ready
+from .cost_recorder import recording_costs
 from .jobs import app, nothing
-from .meter import metered
 from .options import Mode
 from .report import Report
-from .scratch import scratch_schema
-from .workload import Bench, all_of, calls, settle
+from .temporary_schema import temporary_schema
+from .workload import Bench, batches, run_concurrently, warm_up_sessions
 
 PER_TRANSACTION = 100
-WARM_UP = 30
+WARM_UP_JOBS = 30
 
 
-class Enqueuer:
-    """Enqueues, and counts what it has enqueued."""
+class Producer:
+    """Enqueue jobs and count them."""
 
     def __init__(self, connection: Connection, producers: int) -> None:
         self._connection = connection
         self._producers = producers
         self.count = 0
 
-    def way(self, mode: Mode) -> Callable[[int], Awaitable[None]]:
-        """How to enqueue so many."""
+    def method(self, mode: Mode) -> Callable[[int], Awaitable[None]]:
+        """Return the method that enqueues a number of jobs in this mode."""
         return {
             Mode.ONE: self.one_by_one,
             Mode.TRANSACTION: self.in_transactions,
             Mode.BULK: self.in_bulk,
-            Mode.PRODUCERS: self.at_once,
+            Mode.PRODUCERS: self.concurrently,
         }[mode]
 
     async def one_by_one(self, jobs: int) -> None:
@@ -44,8 +44,8 @@ class Enqueuer:
             self.count += 1
 
     async def in_transactions(self, jobs: int) -> None:
-        """Through a connection of one's own, as beside other writes."""
-        for numbers in calls(jobs, PER_TRANSACTION):
+        """Enqueue on the caller's own connection, as an application does with its other writes."""
+        for numbers in batches(jobs, PER_TRANSACTION):
             async with self._connection.transaction():
                 inside = nothing.options(connection=self._connection)
                 for n in numbers:
@@ -53,62 +53,63 @@ class Enqueuer:
             self.count += len(numbers)
 
     async def in_bulk(self, jobs: int) -> None:
-        """Making the jobs is part of it."""
-        for numbers in calls(jobs):
+        """Enqueue many jobs per call. The time includes the creation of the job objects."""
+        for numbers in batches(jobs):
             await app.enqueue_many([nothing.new(n=n) for n in numbers])
             self.count += len(numbers)
 
-    async def at_once(self, jobs: int) -> None:
+    async def concurrently(self, jobs: int) -> None:
         shares = [len(range(first, jobs, self._producers)) for first in range(self._producers)]
-        await all_of([self.one_by_one(share) for share in shares])
+        await run_concurrently([self.one_by_one(share) for share in shares])
 
 
 async def enqueue(bench: Bench, *, mode: Mode, jobs: int, producers: int = 1, worker: bool = False) -> Report:
-    """Nobody runs the jobs, unless a worker is wanted beside."""
-    many = mode is Mode.PRODUCERS
-    async with scratch_schema(bench.url) as database, metered(database) as meter:
-        with _worker(database, wanted=worker) as beside:
+    """Enqueue jobs. They are executed only if `worker` is set."""
+    is_concurrent = mode is Mode.PRODUCERS
+    async with temporary_schema(bench.url) as database, recording_costs(database) as recorder:
+        with _optional_worker(database, wanted=worker) as process:
             async with _producer(database, producers) as producer:
-                send = producer.way(mode)
+                send = producer.method(mode)
                 with bench.progress.bar("warm up"):
-                    if beside is not None:
-                        await until_ready(beside, meter.connection, database)
-                    await settle(send, jobs=max(WARM_UP, producers), sessions=POOL_SIZE if many else 1)
-                    await meter.start(*([] if beside is None else [beside.pid]))
+                    if process is not None:
+                        await wait_until_ready(process, recorder.connection, database)
+                    sessions = POOL_SIZE if is_concurrent else 1
+                    await warm_up_sessions(send, jobs=max(WARM_UP_JOBS, producers), sessions=sessions)
+                    await recorder.start(*([] if process is None else [process.pid]))
                 producer.count = 0
                 with bench.progress.bar("enqueue", jobs, lambda: producer.count):
-                    began = time.perf_counter()
+                    started = time.perf_counter()
                     await send(jobs)
-                    seconds = time.perf_counter() - began
-                await meter.stop()
-        costs = await meter.costs(jobs)
-    chosen = {"mode": mode.value, "producers": many and producers, "worker": worker}
+                    seconds = time.perf_counter() - started
+                await recorder.stop()
+        costs = await recorder.costs(jobs)
+    options = {"mode": mode.value, "producers": is_concurrent and producers, "worker": worker}
     return Report(
         workload="enqueue",
-        options={name: value for name, value in chosen.items() if value},
+        options={name: value for name, value in options.items() if value},
         jobs=jobs,
         figures={"seconds": round(seconds, 4), "jobs_per_s": round(jobs / seconds, 1)},
         costs=costs,
-        server=meter.server,
+        server=recorder.server,
     )
 
 
 @asynccontextmanager
-async def _producer(database: Database, producers: int) -> AsyncIterator[Enqueuer]:
+async def _producer(database: Database, producers: int) -> AsyncIterator[Producer]:
     app.connect_to(database)
-    own = await database.connect("client")
+    connection = await database.connect("client")
     try:
         async with app:
-            yield Enqueuer(own, producers)
+            yield Producer(connection, producers)
     finally:
-        await own.close()
+        await connection.close()
 
 
 @contextmanager
-def _worker(database: Database, *, wanted: bool) -> Iterator[Beside | None]:
+def _optional_worker(database: Database, *, wanted: bool) -> Iterator[WorkerProcess | None]:
     if not wanted:
         yield None
         return
-    with bench_worker(database) as beside:
-        yield beside
-        beside.check()
+    with start_bench_worker(database) as process:
+        yield process
+        process.check()

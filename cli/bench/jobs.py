@@ -1,20 +1,20 @@
-"""The jobs of workers that run beside a workload: `awa worker awa_cli.bench.jobs:app -q bench`."""
+"""The jobs of the worker process of a benchmark: `awa worker awa_cli.bench.jobs:app -q bench`."""
 
 import time
 
 import awa_py as awa
 
-from .scratch import QUEUE
+from .temporary_schema import QUEUE
 
 app = awa.App()
 
 
 @app.job(queue=QUEUE)
 async def nothing(n: int) -> None:
-    """Does nothing: what is left is the queue itself."""
+    """Do nothing, so that only the queue is measured."""
 
 
 @app.job(queue=QUEUE)
-async def stamp(n: int) -> int:
-    """When it began, on the clock that all processes of a machine share."""
+async def timestamp(n: int) -> int:
+    """Return the start time, on the clock that all processes of a machine share."""
     return time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""How soon a job begins after its enqueue has returned: on an idle queue, and at a steady rate."""
+"""The time from the enqueue's return to the handler's start: on an idle queue, and at a steady rate."""
 
 import asyncio
 import random
@@ -12,19 +12,19 @@ from .workload import Bench
 
 SEED = 20
 PAUSE_S = (0.015, 0.025)
-# A backlog, and no mere hiccup: at the end, the worker is behind by more than both of these.
-BEHIND_S = 0.25
-BEHIND_SHARE = 0.05
+# The worker has a backlog, not only a short delay, if it finishes later than both of these.
+BACKLOG_S = 0.25
+BACKLOG_SHARE = 0.05
 
 
 async def latency(bench: Bench, *, jobs: int) -> Report:
-    """One job at a time, with a pause after it: each of them wakes the worker up."""
-    chance = random.Random(SEED)
+    """Enqueue one job at a time with a pause after it, so that each job must wake the worker."""
+    rng = random.Random(SEED)
 
     async def produce(sender: Sender) -> None:
         for n in range(jobs):
             await sender.send(n)
-            await asyncio.sleep(chance.uniform(*PAUSE_S))
+            await asyncio.sleep(rng.uniform(*PAUSE_S))
 
     delivery = await deliver(bench, "latency", jobs, produce)
     return Report(
@@ -37,31 +37,31 @@ async def latency(bench: Bench, *, jobs: int) -> Report:
 
 
 async def steady(bench: Bench, *, rate: float, seconds: float) -> Report:
-    """Arrivals at random moments, whether the earlier ones are done or not: users do not wait for each other."""
-    moments_s = arrivals(rate, seconds)
-    began_ns = 0
+    """Enqueue at random times without waiting for earlier jobs, as independent users do."""
+    arrival_times_s = arrivals(rate, seconds)
+    started_ns = 0
 
     async def produce(sender: Sender) -> None:
-        nonlocal began_ns
+        nonlocal started_ns
         sending: list[asyncio.Task[None]] = []
-        began_ns = time.monotonic_ns()
+        started_ns = time.monotonic_ns()
         try:
-            for n, moment_s in enumerate(moments_s):
-                await asyncio.sleep(moment_s - (time.monotonic_ns() - began_ns) / 1e9)
+            for n, arrival_s in enumerate(arrival_times_s):
+                await asyncio.sleep(arrival_s - (time.monotonic_ns() - started_ns) / 1e9)
                 sending.append(asyncio.create_task(sender.send(n)))
             await asyncio.gather(*sending)
         finally:
             await cancel_and_wait(*sending)
 
-    delivery = await deliver(bench, "steady", len(moments_s), produce)
-    took_s = (max(delivery.began_ns.values()) - began_ns) / 1e9
+    delivery = await deliver(bench, "steady", len(arrival_times_s), produce)
+    took_s = (max(delivery.started_ns.values()) - started_ns) / 1e9
     return Report(
         workload="steady",
         options={"rate": rate, "seconds": seconds},
-        jobs=len(moments_s),
+        jobs=len(arrival_times_s),
         figures={
-            "rate": round(len(moments_s) / max(took_s, moments_s[-1]), 1),
-            "kept_up": took_s - moments_s[-1] <= max(BEHIND_S, BEHIND_SHARE * seconds),
+            "rate": round(len(arrival_times_s) / max(took_s, arrival_times_s[-1]), 1),
+            "kept_up": took_s - arrival_times_s[-1] <= max(BACKLOG_S, BACKLOG_SHARE * seconds),
             **percentiles(delivery.latencies_ms()),
         },
         costs=delivery.costs,
@@ -70,9 +70,9 @@ async def steady(bench: Bench, *, rate: float, seconds: float) -> Report:
 
 
 def arrivals(rate: float, seconds: float) -> list[float]:
-    """The same random moments each time, `rate` a second on average; at least one."""
-    chance = random.Random(SEED)
-    moments = [chance.expovariate(rate)]
-    while (moment := moments[-1] + chance.expovariate(rate)) < seconds:
-        moments.append(moment)
-    return moments
+    """Return random arrival times, `rate` per second on average and at least one. They are the same in each run."""
+    rng = random.Random(SEED)
+    times = [rng.expovariate(rate)]
+    while (time_s := times[-1] + rng.expovariate(rate)) < seconds:
+        times.append(time_s)
+    return times

@@ -1,4 +1,4 @@
-"""One run of the command: a server, a loop, and signals that end it without leaving anything behind."""
+"""Run a workload on a server, and clean up when a signal interrupts it."""
 
 import asyncio
 import signal
@@ -17,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def measure(env: Environment, work: Callable[[Bench], Awaitable[T]], *, as_json: bool) -> T:
-    """Runs a workload to its end, or to the first signal; what it made is gone then."""
+    """Run a workload until it ends or a signal arrives, and remove what it created."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = Progress(wanted=not as_json)
     try:
@@ -25,7 +25,7 @@ def measure(env: Environment, work: Callable[[Bench], Awaitable[T]], *, as_json:
             try:
                 return env.run(_interruptible(work(Bench(url, progress))), fast=True)
             finally:
-                for number in SIGNALS:  # the rest ends by itself: an impatient Ctrl-C would only leave something behind
+                for number in SIGNALS:  # a second Ctrl-C would interrupt the cleanup, which takes only seconds
                     signal.signal(number, signal.SIG_IGN)
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("Stopped. Nothing is left behind.", err=True)
@@ -33,7 +33,7 @@ def measure(env: Environment, work: Callable[[Bench], Awaitable[T]], *, as_json:
 
 
 async def _interruptible(work: Awaitable[T]) -> T:
-    """The first signal cancels the work; what comes after it finds the tidying up under way, and does not disturb."""
+    """Cancel the work at the first signal. Ignore further signals: they would interrupt the cleanup."""
     task, stopped = asyncio.current_task(), False
     assert task is not None
 
@@ -50,11 +50,11 @@ async def _interruptible(work: Awaitable[T]) -> T:
 
 @contextmanager
 def _server(env: Environment, progress: Progress) -> Iterator[str]:
-    """The URL of a PostgreSQL: the one that an option names, else a temporary one."""
+    """Yield the URL of the server that an option names, else of a temporary one."""
     if env.names_database:
         yield env.find_direct_url() or env.find_url()
         return
-    from awa_py.embedded import EmbeddedPostgres  # only here: it is an extra
+    from awa_py.embedded import EmbeddedPostgres  # imported here because it is an optional dependency
 
     server = EmbeddedPostgres()
     with progress.bar("starting PostgreSQL"):

@@ -1,4 +1,4 @@
-"""What may be chosen on the command line."""
+"""The options of `awa bench`."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -16,57 +16,68 @@ class Mode(StrEnum):
     PRODUCERS = "producers"
 
 
-# So many that each takes a few seconds.
-ENQUEUED: Mapping[Mode, int] = {Mode.ONE: 3_000, Mode.TRANSACTION: 10_000, Mode.BULK: 50_000, Mode.PRODUCERS: 10_000}
-MOST = 10_000_000
+# Each takes a few seconds.
+DEFAULT_JOBS: Mapping[Mode, int] = {
+    Mode.ONE: 3_000,
+    Mode.TRANSACTION: 10_000,
+    Mode.BULK: 50_000,
+    Mode.PRODUCERS: 10_000,
+}
+MAX_JOBS = 10_000_000
 
 
-def _number(flag: str, says: str, *, least: int = 1, most: int = MOST) -> Any:
+def _number(flag: str, help: str, *, min: int = 1, max: int = MAX_JOBS) -> Any:
     variable = f"AWA_BENCH_{flag.strip('-').upper()}"
-    return typer.Option(flag, metavar="N", min=least, max=most, envvar=variable, help=says)
+    return typer.Option(flag, metavar="N", min=min, max=max, envvar=variable, help=help)
 
 
-def _switch(flag: str, says: str) -> Any:
-    return typer.Option(flag, envvar=f"AWA_BENCH_{flag.strip('-').upper()}", help=says)
+def _flag(flag: str, help: str) -> Any:
+    return typer.Option(flag, envvar=f"AWA_BENCH_{flag.strip('-').upper()}", help=help)
 
 
-Jobs = Annotated[int, _number("--jobs", "How many jobs.")]
+Jobs = Annotated[int, _number("--jobs", "Number of jobs.")]
 EnqueuedJobs = Annotated[
     int | None,
     _number(
         "--jobs",
-        f"How many jobs; unless set, {', '.join(f'{jobs:,} ({mode})' for mode, jobs in ENQUEUED.items())}.",
+        f"Number of jobs. Default: {', '.join(f'{jobs:,} ({mode})' for mode, jobs in DEFAULT_JOBS.items())}.",
     ),
 ]
 Concurrency = Annotated[
-    int | None, _number("--concurrency", "How many jobs the worker runs at once; its default unless set.")
+    int | None, _number("--concurrency", "Number of jobs that the worker runs at once. Default: the worker's default.")
 ]
-Batch = Annotated[bool, _switch("--batch", "With a handler that takes up to 500 jobs in a call.")]
-Discard = Annotated[bool, _switch("--discard", "Keep no history: a completed job is deleted.")]
-Pinned = Annotated[bool, _switch("--pinned", "While somebody's transaction holds a snapshot from before.")]
-Completed = Annotated[int, _number("--completed", "So many completed jobs are there already.", least=0)]
-Scheduled = Annotated[int, _number("--scheduled", "So many jobs of the far future are there already.", least=0)]
+Batch = Annotated[bool, _flag("--batch", "Use a batch handler: up to 500 jobs per call.")]
+Discard = Annotated[bool, _flag("--discard", "Delete jobs when they complete, instead of keeping them.")]
+Pinned = Annotated[bool, _flag("--pinned", "Hold an old snapshot open, as a forgotten transaction does.")]
+Completed = Annotated[int, _number("--completed", "Insert this many completed jobs first.", min=0)]
+Scheduled = Annotated[int, _number("--scheduled", "Insert this many jobs first that are due in 30 days.", min=0)]
 ModeOption = Annotated[
     Mode,
     typer.Option(
         "--mode",
         metavar="MODE",
         envvar="AWA_BENCH_MODE",
-        help="one (by one), transaction (100 in each of one's own), bulk (10,000 in a call), producers (many at once).",
+        help="one (one by one), transaction (100 per transaction of the caller), bulk (10,000 per call) or "
+        "producers (one by one, concurrently).",
     ),
 ]
-Producers = Annotated[int, _number("--producers", "How many producers, in one process.", most=10_000)]
-WorkerBeside = Annotated[bool, _switch("--worker", "While a worker, in a process of its own, runs the jobs.")]
+Producers = Annotated[int, _number("--producers", "Number of concurrent producers, for --mode producers.", max=10_000)]
+WithWorker = Annotated[bool, _flag("--worker", "Run the jobs at the same time, in a worker process.")]
 Rate = Annotated[
     float,
     typer.Option(
-        "--rate", metavar="N", min=0.1, max=1_000_000, envvar="AWA_BENCH_RATE", help="Jobs a second, on average."
+        "--rate",
+        metavar="N",
+        min=0.1,
+        max=1_000_000,
+        envvar="AWA_BENCH_RATE",
+        help="Average jobs per second.",
     ),
 ]
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", metavar="N", min=0.1, max=86_400, envvar="AWA_BENCH_SECONDS", help="For how long."),
+    typer.Option("--seconds", metavar="N", min=0.1, max=86_400, envvar="AWA_BENCH_SECONDS", help="Duration."),
 ]
-Rounds = Annotated[int, _number("--rounds", "How often, with it and without it.", most=1_000)]
-Failing = Annotated[bool, _switch("--failing", "Each job fails at its first attempt: there is something to note.")]
-Quick = Annotated[bool, _switch("--quick", "A tenth of each: enough to see that it works.")]
+Rounds = Annotated[int, _number("--rounds", "Number of runs with and without the history.", max=1_000)]
+Failing = Annotated[bool, _flag("--failing", "Let the first attempt of each job fail, which writes more events.")]
+Quick = Annotated[bool, _flag("--quick", "Run a tenth of each workload, to see that it works.")]

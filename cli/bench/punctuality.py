@@ -1,29 +1,29 @@
-"""How late scheduled jobs begin: from run_at to the start of the attempt, both by the database's clock."""
+"""The delay of scheduled jobs: from run_at to the start of the attempt, both on the database's clock."""
 
 import asyncio
 import random
 import time
 
 from .delivery import Sender, deliver
-from .jobs import app, stamp
+from .jobs import app, timestamp
 from .report import Report, percentiles
 from .workload import Bench
 
 SEED = 20
-PER_S = 20  # due on average: the machine is to be idle
-AHEAD_S = 1.0
+DUE_PER_S = 20  # low enough to keep the machine idle
+LEAD_TIME_S = 1.0
 
 
 async def punctuality(bench: Bench, *, jobs: int) -> Report:
-    """Jobs that are due at random moments, all enqueued beforehand."""
-    chance = random.Random(SEED)
-    due_s = sorted(AHEAD_S + chance.random() * jobs / PER_S for _ in range(jobs))
+    """Enqueue jobs that become due at random times."""
+    rng = random.Random(SEED)
+    delays_s = sorted(LEAD_TIME_S + rng.random() * jobs / DUE_PER_S for _ in range(jobs))
 
     async def produce(sender: Sender) -> None:
-        await app.enqueue_many([stamp.options(delay=moment_s).new(n=n) for n, moment_s in enumerate(due_s)])
-        began = time.monotonic()
-        for moment_s in due_s:  # nobody asks the database before the last one is due
-            await asyncio.sleep(began + moment_s - time.monotonic())
+        await app.enqueue_many([timestamp.options(delay=delay_s).new(n=n) for n, delay_s in enumerate(delays_s)])
+        started = time.monotonic()
+        for delay_s in delays_s:  # do not query the database before the last job is due
+            await asyncio.sleep(started + delay_s - time.monotonic())
             sender.count += 1
 
     delivery = await deliver(bench, "punctuality", jobs, produce)

@@ -1,4 +1,4 @@
-"""What a workload found, as an object for programs and as a table for people."""
+"""The result of a workload, as JSON and as text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from rich.text import Text
 from ..output import Cell, Fields, Row, print_fields, print_json, print_table, say
 from .costs import Costs, Server
 
-LEGEND = "For each job: bytes of WAL, transactions, CPU time of client+server, dead rows."
+LEGEND = "Per job: bytes of WAL, transactions, CPU time of client+server, dead rows."
 PERCENTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "max_ms": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One workload: how it was set up, what came of it, what each job cost, and on what server."""
+    """The options, results and costs of one workload, and the server."""
 
     workload: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,19 +42,19 @@ class Report:
 
     @property
     def name(self) -> str:
-        """`enqueue --mode bulk`: how to ask for it."""
+        """Return the arguments that run the workload, e.g. `enqueue --mode bulk`."""
         options = (f"--{name}" if value is True else f"--{name} {value}" for name, value in self.options.items())
         return " ".join([self.workload, *options])
 
     @property
     def label(self) -> str:
-        """`enqueue bulk`: how to tell it from the others."""
+        """Return a short name for the table, e.g. `enqueue bulk`."""
         words = (name if value is True else value for name, value in self.options.items())
         return " ".join([self.workload, *(word for word in words if isinstance(word, str))])
 
 
 def percentiles(values_ms: Sequence[float]) -> dict[str, float]:
-    """By nearest rank: each of them is a value that was measured."""
+    """Return percentiles by nearest rank: each is a measured value."""
     ranked = sorted(values_ms)
     return {name: round(ranked[math.ceil(share * len(ranked)) - 1], 3) for name, share in PERCENTILES.items()}
 
@@ -70,7 +70,7 @@ def show_all(reports: Sequence[Report], *, as_json: bool) -> None:
     if as_json:
         print_json([report.as_object() for report in reports])
         return
-    print_table([_row(report) for report in reports], empty="nothing was measured")
+    print_table([_row(report) for report in reports], empty="no results")
     if reports:
         say(f"\n{LEGEND}\n{_server(reports[0].server)}")
 
@@ -91,7 +91,7 @@ def _fields(report: Report) -> Fields:
 
 
 def _row(report: Report) -> Row:
-    """Narrow enough for eighty columns."""
+    """Return a row that fits 80 columns."""
     costs, cpu = report.costs, report.costs.cpu_us_per_job
     cells = {
         "jobs": f"{report.jobs:,}",
@@ -105,11 +105,11 @@ def _row(report: Report) -> Row:
 
 
 def _headline(figures: Mapping[str, Any]) -> str:
-    """The figure that people ask for first."""
+    """Return the most important result."""
     if "jobs_per_s" in figures:
         return f"{figures['jobs_per_s']:,.0f} jobs/s"
-    behind = "" if figures.get("kept_up", True) else ", behind"
-    return f"p50 {figures['p50_ms']:.2f} p99 {figures['p99_ms']:.2f} ms{behind}"
+    backlog = "" if figures.get("kept_up", True) else ", backlog"
+    return f"p50 {figures['p50_ms']:.2f} p99 {figures['p99_ms']:.2f} ms{backlog}"
 
 
 def _figure(name: str, value: Any) -> Cell:

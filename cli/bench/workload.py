@@ -1,4 +1,4 @@
-"""What every workload needs: a server, and somebody who watches."""
+"""What all workloads share: the server to measure, the progress bar, and helpers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -8,21 +8,21 @@ from typing import Any
 from awa_py.background import cancel_and_wait
 
 from ..progress import Progress
-from .meter import REPORTED_S
+from .cost_recorder import REPORT_INTERVAL_S
 
-BULK = 10_000  # jobs in a call
+BATCH_SIZE = 10_000  # jobs per call of enqueue_many
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where to measure, and who is told how far it has come."""
+    """The server to measure, and where to show the progress."""
 
     url: str
     progress: Progress
 
 
-async def all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """All at once; the first error ends them all."""
+async def run_concurrently(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all coroutines; the first error cancels the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)
@@ -30,16 +30,16 @@ async def all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         await cancel_and_wait(*tasks)
 
 
-def calls(total: int, size: int = BULK) -> list[range]:
-    """The numbers of all jobs, in as many calls as it takes."""
+def batches(total: int, size: int = BATCH_SIZE) -> list[range]:
+    """Split the numbers from 0 to `total` into ranges of at most `size`."""
     return [range(first, min(first + size, total)) for first in range(0, total, size)]
 
 
-async def settle(warm_up: Callable[[int], Awaitable[object]], *, jobs: int, sessions: int = 1) -> None:
-    """Warms everything up with so many jobs, and lets the sessions in use report their statistics.
+async def warm_up_sessions(enqueue: Callable[[int], Awaitable[object]], *, jobs: int, sessions: int = 1) -> None:
+    """Enqueue some jobs, and let the sessions in use report their statistics.
 
-    A session does so at the end of a transaction, a second after the last time: hence one more job for each session.
+    A session reports at the end of a transaction, but at most once a second: hence one more job for each session.
     """
-    await warm_up(jobs)
-    await asyncio.sleep(REPORTED_S)
-    await warm_up(sessions)
+    await enqueue(jobs)
+    await asyncio.sleep(REPORT_INTERVAL_S)
+    await enqueue(sessions)

@@ -1,1 +1,1 @@
-"""`awa demo`: a crew of real workers, sample jobs on a stage, scenes read from the database, and a view of them."""
+"""`awa demo`: real worker processes, sample jobs, and a live display of what the database contains."""

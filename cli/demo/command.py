@@ -23,24 +23,25 @@ from awa_py.store.session import Session
 
 from ..environment import Environment
 from ..output import console, say
-from .crew import STALENESS, WORKERS, Crew, crew
-from .scene import Chronicle, Scene, look
-from .view import Lines, Screen, View
+from .display import Display, LineDisplay, ScreenDisplay
+from .processes import STALENESS, WORKERS, DemoWorkers, start_workers
+from .snapshot import ChangeDetector, Snapshot, take_snapshot
 
 if TYPE_CHECKING:
-    from .stage import Stage
+    from .scenario import Scenario
 
 SCHEMA = Schema("awa_demo")
 TICK_S = 0.25
 PIPE_SECONDS = 15.0
-NOT_BEGUN = "Stopped before it began.\nNothing is left behind."
-# Something is wrong where it did not happen within so many seconds.
-PATIENCE_S = {"completed": 5.0, "retried": 15.0, "fired": 15.0, "rescued": 20.0}
+CLEANED_UP = "Nothing is left behind."
+STOPPED_EARLY = f"Stopped before the demo started.\n{CLEANED_UP}"
+# The demo fails if one of these has not happened after this time.
+DEADLINES_S = {"completed": 5.0, "retried": 15.0, "fired": 15.0, "rescued": 20.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What came of it."""
+class DemoResult:
+    """The summary, and the events that should have happened but did not."""
 
     summary: str
     missing: str | None
@@ -53,128 +54,132 @@ def demo(
         typer.Option(
             min=1,
             envvar="AWA_DEMO_SECONDS",
-            help=f"How long to run. Else until Ctrl-C; without a terminal, for {PIPE_SECONDS:.0f} seconds.",
+            help=f"Stop after this time. Default: run until Ctrl-C, or {PIPE_SECONDS:.0f} seconds without a terminal.",
         ),
     ] = None,
 ) -> None:
-    """See it work: PostgreSQL, two workers, the leader and sample jobs. It leaves nothing behind."""
+    """Show awa at work: PostgreSQL, two workers, a leader and sample jobs. Everything is removed at the end."""
     if seconds is None and not sys.stdout.isatty():
         seconds = PIPE_SECONDS
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _server(env) as (url, where):
-            ending = env.run(_perform(Database(url, SCHEMA), where, seconds))
+        with _server(env) as (url, description):
+            result = env.run(_run(Database(url, SCHEMA), description, seconds))
     except KeyboardInterrupt:
-        say(NOT_BEGUN)
+        say(STOPPED_EARLY)
         return
-    say(ending.summary)
-    if ending.missing is not None:
-        raise AwaError(ending.missing)
+    say(result.summary)
+    if result.missing is not None:
+        raise AwaError(result.missing)
 
 
 @contextmanager
 def _server(env: Environment) -> Iterator[tuple[str, str]]:
-    """The URL of a PostgreSQL and what it is: the one that an option names, else a temporary one."""
+    """Yield the URL and a description of the server: the one that an option names, else a temporary one."""
     if env.names_database:
         yield env.find_direct_url() or env.find_url(), f"in the schema {SCHEMA.name}"
-        _finish_undisturbed()
+        _ignore_signals()
         return
-    from awa_py.embedded import EmbeddedPostgres  # only here: it is an extra
+    from awa_py.embedded import EmbeddedPostgres  # imported here because it is an optional dependency
 
     say("starting PostgreSQL in a temporary directory …")
     with EmbeddedPostgres() as server:
         yield server.url, "embedded, temporary"
-        _finish_undisturbed()
+        _ignore_signals()
 
 
-async def _perform(database: Database, where: str, seconds: float | None) -> Ending:
+async def _run(database: Database, description: str, seconds: float | None) -> DemoResult:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with _schema(database) as version:
-        from .stage import Stage  # only here: it makes an app, which reads the environment
+        from .scenario import Scenario  # imported here because it creates an app, which reads the environment
 
-        stage = Stage()
+        scenario = Scenario()
         say(f"starting {WORKERS} workers …")
-        with crew(database) as workers:
-            async with stage.open(database) as session:
-                if not await workers.ready(session, stopping):
-                    return Ending(NOT_BEGUN, None)
-                view = _view(f"{version}, {where}", seconds)
-                ending = await _play(stage, workers, session, view, stopping, seconds)
+        with start_workers(database) as workers:
+            async with scenario.open(database) as session:
+                if not await workers.wait_until_ready(session, stopping):
+                    return DemoResult(STOPPED_EARLY, None)
+                display = _display(f"{version}, {description}", seconds)
+                result = await _play(scenario, workers, session, display, stopping, seconds)
                 say("stopping …")
-                return ending
+                return result
 
 
 async def _play(
-    stage: "Stage", workers: Crew, session: Session, view: View, stopping: asyncio.Event, seconds: float | None
-) -> Ending:
-    """Lets it run, a tick at a time: send jobs, look, tell, act."""
-    chronicle = Chronicle()
-    began = time.monotonic()
-    with view:
+    scenario: "Scenario",
+    workers: DemoWorkers,
+    session: Session,
+    display: Display,
+    stopping: asyncio.Event,
+    seconds: float | None,
+) -> DemoResult:
+    """Enqueue, read the database and update the display on each tick."""
+    detector = ChangeDetector()
+    started = time.monotonic()
+    with display:
         while True:
-            at_s = time.monotonic() - began
-            view.tell(await stage.send(at_s))
-            scene = await look(session, at_s, list(stage.watched), staleness=STALENESS)
-            view.tell(chronicle.tell(scene))
-            view.tell(stage.act(scene))
-            view.show(scene)
+            at_s = time.monotonic() - started
+            display.add_events(await scenario.enqueue(at_s))
+            snapshot = await take_snapshot(session, at_s, list(scenario.watched), staleness=STALENESS)
+            display.add_events(detector.detect(snapshot))
+            display.add_events(scenario.act(snapshot))
+            display.show(snapshot)
             workers.check()
-            over = seconds is not None and time.monotonic() - began + TICK_S > seconds
-            if over or await wait_for_event(stopping, TICK_S):
-                return ending_of(scene, chronicle, killed_at_s=stage.killed_at_s)
+            is_over = seconds is not None and time.monotonic() - started + TICK_S > seconds
+            if is_over or await wait_for_event(stopping, TICK_S):
+                return summarize(snapshot, detector, first_kill_s=scenario.first_kill_s)
 
 
-def ending_of(scene: Scene, chronicle: Chronicle, *, killed_at_s: float | None) -> Ending:
-    """Sums up, and says what should have happened by now and did not."""
-    happened = {"completed": scene.total(State.COMPLETED), **chronicle.tally}
-    since = {"rescued": scene.at_s if killed_at_s is None else killed_at_s}
+def summarize(snapshot: Snapshot, detector: ChangeDetector, *, first_kill_s: float | None) -> DemoResult:
+    counts = {"completed": snapshot.total(State.COMPLETED), **detector.counts}
+    counted_from_s = {"rescued": snapshot.at_s if first_kill_s is None else first_kill_s}
     missing = [
-        "no schedule fired" if what == "fired" else f"no job was {what}"
-        for what, patience_s in PATIENCE_S.items()
-        if not happened.get(what) and scene.at_s - since.get(what, 0.0) > patience_s
+        "no schedule fired" if event == "fired" else f"no job was {event}"
+        for event, deadline_s in DEADLINES_S.items()
+        if not counts.get(event) and snapshot.at_s - counted_from_s.get(event, 0.0) > deadline_s
     ]
-    done = happened["completed"]
-    tally = chronicle.tally
+    completed = counts["completed"]
     summary = (
-        f"{scene.at_s:.0f} s: {done:,} jobs done ({done / max(scene.at_s, 1):,.0f}/s), {tally['retried']} retried, "
-        f"{tally['rescued']} rescued, {tally['fired']} by cron.\nNothing is left behind."
+        f"{snapshot.at_s:.0f} s: {completed:,} jobs completed ({completed / max(snapshot.at_s, 1):,.0f}/s), "
+        f"{detector.counts['retried']} retried, {detector.counts['rescued']} rescued, "
+        f"{detector.counts['fired']} enqueued by cron.\n{CLEANED_UP}"
     )
-    return Ending(summary, f"{', '.join(missing)} in {scene.at_s:.0f} s" if missing else None)
+    return DemoResult(summary, f"{', '.join(missing)} in {snapshot.at_s:.0f} s" if missing else None)
 
 
 @asynccontextmanager
 async def _schema(database: Database) -> AsyncIterator[str]:
-    """A schema of the demo's own, which is gone afterwards. Yields the server's version."""
+    """Create the demo's schema and drop it at the end. Yields the server's version."""
     connection = await database.connect_sessionless("demo")
     try:
         if await connection.fetchval("SELECT to_regnamespace($1)", SCHEMA.name) is not None:
             raise AwaError(
-                f"the schema {SCHEMA.name} exists: another demo runs in this database, or was killed there; "
-                f"then drop it: DROP SCHEMA {SCHEMA.name} CASCADE"
+                f"the schema {SCHEMA.name} already exists: either another demo is running in this database, or one was "
+                f"killed; in that case, drop the schema: DROP SCHEMA {SCHEMA.name} CASCADE"
             )
         await migrations.migrate(database)
         try:
             version = connection.get_server_version()
             yield f"{version.major}.{version.minor}"
         finally:
-            with suppress(*CONNECTION_LOST):  # a server that is gone has no schema either
+            with suppress(*CONNECTION_LOST):  # if the server is gone, there is nothing to drop
                 await connection.execute(f"DROP SCHEMA {SCHEMA.name} CASCADE")
     finally:
         await connection.close()
 
 
-def _view(database: str, seconds: float | None) -> View:
+def _display(database: str, seconds: float | None) -> Display:
     terminal = console()
     if sys.stdout.isatty() and not terminal.is_dumb_terminal:
-        return Screen(terminal, database=database, seconds=seconds)
+        return ScreenDisplay(terminal, database=database, seconds=seconds)
     say(f"PostgreSQL {database}")
     say(f"the sample jobs are in {Path(__file__).with_name('jobs.py')}")
-    return Lines(say)
+    return LineDisplay(say)
 
 
-def _finish_undisturbed() -> None:
-    """From here on everything ends by itself, within seconds: an impatient Ctrl-C would only leave something behind."""
+def _ignore_signals() -> None:
+    """Ignore further signals: the cleanup takes only seconds, and a second Ctrl-C would interrupt it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""`awa bench` as people run it: figures in the end, and nothing left behind, whatever ends it."""
+"""`awa bench` as a real command: its results, and that it cleans up, whatever ends it."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from awa_cli.bench.meter import Meter, metered
+from awa_cli.bench.cost_recorder import CostRecorder, recording_costs
 
 from awa_py.db.database import Database
 from awa_py.db.types import Connection
@@ -22,7 +22,7 @@ from tests.terminal import seen_on
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 PERCENTILES = {"p50_ms", "p95_ms", "p99_ms", "max_ms"}
 COSTS = {"wal_bytes_per_job", "transactions_per_job", "cpu_us_per_job", "dead_tuples_per_job"}
 ALWAYS = {"workload", "options", "jobs", "server", "fsync", "synchronous_commit"} | COSTS
@@ -49,7 +49,7 @@ async def schemas(connection: Connection) -> list[str]:
     return await connection.fetchval(SCHEMAS) or []
 
 
-def measured(awa: Awa, url: str, *arguments: str) -> dict[str, Any]:
+def measure(awa: Awa, url: str, *arguments: str) -> dict[str, Any]:
     answer = awa.ok("bench", *arguments, "--json", "--database-url", url)
     assert answer.err == ""
     found: dict[str, Any] = answer.json
@@ -57,10 +57,10 @@ def measured(awa: Awa, url: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("arguments", "figures"), WORKLOADS, ids=[" ".join(each) for each, _ in WORKLOADS])
-async def test_every_workload_has_its_figures_and_leaves_nothing_behind(
+async def test_workload_reports_its_results_and_drops_its_schema(
     awa: Awa, database_url: str, connection: Connection, arguments: tuple[str, ...], figures: set[str]
 ) -> None:
-    found = measured(awa, database_url, *arguments)
+    found = measure(awa, database_url, *arguments)
     assert found.keys() == figures | ALWAYS
     assert found["workload"] == arguments[0]
     assert all(found[name] > 0 for name in figures & {"seconds", "jobs_per_s", "attempts_per_s", "rate", "max_ms"})
@@ -75,11 +75,11 @@ async def test_every_workload_has_its_figures_and_leaves_nothing_behind(
     assert await schemas(connection) == []
 
 
-class TestFigures:
-    """What must come out, whatever the machine."""
+class TestCosts:
+    """Costs that do not depend on the machine."""
 
-    def test_a_drained_job_leaves_two_dead_rows_and_few_transactions(self, awa: Awa, database_url: str) -> None:
-        found = measured(awa, database_url, "drain", "--jobs", "2000")
+    def test_drained_job_costs_two_dead_rows_and_few_transactions(self, awa: Awa, database_url: str) -> None:
+        found = measure(awa, database_url, "drain", "--jobs", "2000")
         assert found["jobs"] == 2000
         assert found["jobs_per_s"] == pytest.approx(2000 / found["seconds"], rel=0.01)
         assert min(found["thirds"]) <= found["jobs_per_s"] * 1.01
@@ -87,124 +87,130 @@ class TestFigures:
         assert 1.9 < found["dead_tuples_per_job"] < 2.2  # one in ready, one in running
         assert found["transactions_per_job"] < 0.5
 
-    def test_one_by_one_is_at_least_a_transaction_each(self, awa: Awa, database_url: str) -> None:
-        found = measured(awa, database_url, "enqueue", "--jobs", "200")
+    def test_enqueue_one_by_one_costs_a_transaction_per_job(self, awa: Awa, database_url: str) -> None:
+        found = measure(awa, database_url, "enqueue", "--jobs", "200")
         assert 1 <= found["transactions_per_job"] < 3
         assert found["dead_tuples_per_job"] == 0
 
-    def test_in_transactions_of_a_hundred_it_is_a_hundredth(self, awa: Awa, database_url: str) -> None:
-        found = measured(awa, database_url, "enqueue", "--mode", "transaction", "--jobs", "1000")
+    def test_enqueue_of_100_per_transaction_costs_a_hundredth_of_one(self, awa: Awa, database_url: str) -> None:
+        found = measure(awa, database_url, "enqueue", "--mode", "transaction", "--jobs", "1000")
         assert 0.01 <= found["transactions_per_job"] < 0.03
         assert found["options"] == {"mode": "transaction"}
 
 
-class TestMeter:
-    async def cost_of(self, meter: Meter, database: Database, transactions: int) -> float:
-        await meter.start()
+class TestCostRecorder:
+    async def cost_of(self, recorder: CostRecorder, database: Database, transactions: int) -> float:
+        await recorder.start()
         other = await database.connect("test")
         for _ in range(transactions):
             await other.execute("SELECT 1")
         await other.close()
         for _ in range(50):
-            await meter.is_drained()
-        await meter.stop()
-        return float((await meter.costs(100)).transactions_per_job)
+            await recorder.is_empty()
+        await recorder.stop()
+        return float((await recorder.costs(100)).transactions_per_job)
 
-    async def test_it_counts_what_others_do_and_not_itself(self, database: Database) -> None:
-        async with metered(database) as meter:
-            assert await self.cost_of(meter, database, 0) < 0.1
-            assert 1.0 <= await self.cost_of(meter, database, 100) < 1.1
-            assert 1.0 <= await self.cost_of(meter, database, 100) < 1.1
+    async def test_recorder_does_not_count_its_own_transactions(self, database: Database) -> None:
+        async with recording_costs(database) as recorder:
+            assert await self.cost_of(recorder, database, 0) < 0.1
+            assert 1.0 <= await self.cost_of(recorder, database, 100) < 1.1
+            assert 1.0 <= await self.cost_of(recorder, database, 100) < 1.1
 
-    async def test_rows_that_die_are_counted(self, database: Database) -> None:
-        async with metered(database) as meter:
-            await meter.start()
+    async def test_recorder_counts_dead_rows(self, database: Database) -> None:
+        async with recording_costs(database) as recorder:
+            await recorder.start()
             other = await database.connect("test")
             await other.execute("INSERT INTO awa.queues (name) SELECT n::text FROM generate_series(1, 50) AS n")
             await other.execute("UPDATE awa.queues SET paused = true")
             await other.execute("DELETE FROM awa.queues")
             await other.close()
-            await meter.stop()
-            assert (await meter.costs(50)).dead_tuples_per_job == 2
+            await recorder.stop()
+            assert (await recorder.costs(50)).dead_tuples_per_job == 2
 
 
-BESIDE = (("steady", "--seconds", "120"), "SELECT count(*) > 40 FROM {schema}.completed")
-INSIDE = (("drain", "--jobs", "5000", "--concurrency", "1"), "SELECT count(*) > 0 FROM {schema}.completed")
-STATEMENT = (("drain", "--completed", "9000000"), "SELECT count(*) > 0 FROM {schema}.schema_version")
+WORKER_PROCESS = (("steady", "--seconds", "120"), "SELECT count(*) > 40 FROM {schema}.completed")
+IN_PROCESS = (("drain", "--jobs", "5000", "--concurrency", "1"), "SELECT count(*) > 0 FROM {schema}.completed")
+LONG_STATEMENT = (("drain", "--completed", "9000000"), "SELECT count(*) > 0 FROM {schema}.schema_version")
 
 
-async def in_the_middle(connection: Connection, query: str) -> None:
-    """Waits until the bench is there, by what its schema has."""
+async def wait_until_running(connection: Connection, query: str) -> None:
+    """Wait until the query is true in the schema of the benchmark."""
 
-    async def there() -> bool:
+    async def is_running() -> bool:
         found = await schemas(connection)
         migrated = found and await connection.fetchval("SELECT to_regclass($1)", f"{found[0]}.schema_version")
         return bool(migrated and await connection.fetchval(query.format(schema=found[0])))
 
-    await eventually("the bench is under way", there, PATIENCE_S)
+    await eventually("the benchmark runs", is_running, TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
-    ("workload", "number", "impatient"),
-    [(BESIDE, signal.SIGTERM, False), (STATEMENT, signal.SIGINT, False), (INSIDE, signal.SIGINT, True)],
-    ids=["worker beside", "long statement", "worker inside, impatiently"],
+    ("workload", "number", "repeated"),
+    [
+        (WORKER_PROCESS, signal.SIGTERM, False),
+        (LONG_STATEMENT, signal.SIGINT, False),
+        (IN_PROCESS, signal.SIGINT, True),
+    ],
+    ids=["worker process", "long statement", "worker in process, repeated signal"],
 )
-async def test_a_signal_leaves_nothing_behind(
+async def test_signal_leaves_nothing_behind(
     awa: Awa,
     database_url: str,
     connection: Connection,
     workload: tuple[tuple[str, ...], str],
     number: signal.Signals,
-    impatient: bool,
+    repeated: bool,
 ) -> None:
-    arguments, moment = workload
+    arguments, is_running = workload
     process = awa.start("bench", *arguments, "--json", "--database-url", database_url)
     try:
-        await in_the_middle(connection, moment)
-        family = psutil.Process(process.pid).children(recursive=True)
+        await wait_until_running(connection, is_running)
+        children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
-        while impatient and process.poll() is None:
+        while repeated and process.poll() is None:
             process.send_signal(number)
             await asyncio.sleep(0.02)
-        out, err = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
+        out, err = await asyncio.to_thread(process.communicate, timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert out == ""
     assert "Traceback" not in err
-    if not impatient:
+    if not repeated:
         assert (process.returncode, err) == (130, "Stopped. Nothing is left behind.\n")
     assert await schemas(connection) == []
-    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
+    assert psutil.wait_procs(children, timeout=TIMEOUT_S)[1] == []
 
 
 def on_a_terminal(*arguments: str) -> tuple[str, str]:
-    """What a command prints, and what is seen on the terminal that its standard error is."""
+    """Return the standard output, and what a terminal that is standard error shows."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "awa_cli", "bench", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
     shown = seen_on(ours)
-    out, _ = process.communicate(timeout=PATIENCE_S)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, shown
     return out, shown
 
 
-async def test_two_at_once_do_not_meet_and_a_bar_is_for_people_only(database_url: str, connection: Connection) -> None:
+async def test_concurrent_benchmarks_do_not_interfere_and_json_has_no_progress_bar(
+    database_url: str, connection: Connection
+) -> None:
     drain = ("drain", "--jobs", "500", "--database-url", database_url)
-    (text, bar), (numbers, silence) = await asyncio.gather(
+    (text, bar), (as_json, no_bar) = await asyncio.gather(
         asyncio.to_thread(on_a_terminal, *drain), asyncio.to_thread(on_a_terminal, *drain, "--json")
     )
-    told = {line.split("  ")[0]: line for line in text.splitlines()}
-    assert told.keys() >= {"workload", "jobs", "jobs per s", "thirds", "WAL per job", "CPU per job", "server"}
-    assert "fsync off, synchronous_commit on" in told["server"]
+    shown = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert shown.keys() >= {"workload", "jobs", "jobs per s", "thirds", "WAL per job", "CPU per job", "server"}
+    assert "fsync off, synchronous_commit on" in shown["server"]
     assert " of 500" in bar
-    assert json.loads(numbers)["jobs"] == 500
-    assert silence == ""
+    assert json.loads(as_json)["jobs"] == 500
+    assert no_bar == ""
     assert await schemas(connection) == []
 
 
-async def test_the_environments_database_is_left_alone(awa: Awa, tmp_path: Path) -> None:
-    """AWA_DATABASE_URL is set, and names nothing that answers: a temporary server is used, and goes away."""
+async def test_database_of_the_environment_is_not_used(awa: Awa, tmp_path: Path) -> None:
+    """AWA_DATABASE_URL names an unreachable server: the benchmark starts and removes a temporary one."""
     nowhere = {"AWA_DATABASE_URL": "postgresql://awa@127.0.0.1:1/x", "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
     found = awa.ok("bench", "drain", "--jobs", "50", "--json", env=nowhere).json
@@ -220,7 +226,7 @@ WRONG = [
     (("bench", "enqueue", "--mode", "two"), 2, "'producers'"),
     (("bench", "steady", "--rate", "0"), 2, "greater than or equal to"),
     (("bench", "speed"), 2, "No such command"),
-    (("bench", "--json", "drain"), 2, "options of drain go behind its name"),
+    (("bench", "--json", "drain"), 2, "write the options of drain after its name"),
     (("bench", *NOWHERE), 1, "awa: cannot connect to the database"),
     (("bench", *NOWHERE, "latency"), 1, "awa: cannot connect to the database"),
     (("bench", "all", "--json", *NOWHERE), 1, "awa: cannot connect to the database"),
@@ -229,14 +235,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "sentence"), WRONG, ids=[" ".join(each) for each, *_ in WRONG])
-def test_what_is_wrong_is_said_in_a_sentence(awa: Awa, arguments: tuple[str, ...], code: int, sentence: str) -> None:
+def test_mistake_is_explained_in_a_sentence(awa: Awa, arguments: tuple[str, ...], code: int, sentence: str) -> None:
     answer = awa(*arguments)
     assert answer.code == code, answer.err
     assert sentence in answer.err
     assert answer.out == ""
 
 
-def test_help_names_every_workload(bare_awa: Awa) -> None:
+def test_help_lists_every_workload(bare_awa: Awa) -> None:
     out = bare_awa.ok("bench", "--help", env={"COLUMNS": "80"}).out
     assert all(name in out for name in ("drain", "enqueue", "latency", "steady", "punctuality", "retries", "all"))
     assert all(len(line) <= 80 for line in out.splitlines())

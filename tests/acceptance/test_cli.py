@@ -270,18 +270,18 @@ class TestJob:
     async def test_explain_says_what_is_missing(self, awa: Awa, session: Session) -> None:
         job_id = awa.ok("enqueue", "greet", "-q", "email").out.strip()
 
-        def explained() -> Any:
+        def report_errors() -> Any:
             return " ".join(awa.ok("job", "explain", job_id, "--json").json["reasons"])
 
-        assert "No worker is alive" in explained()
+        assert "No worker is alive" in report_errors()
         await serve(session, "other", kinds=("greet",))
-        assert 'No live worker serves its queue "email"' in explained()
+        assert 'No live worker serves its queue "email"' in report_errors()
         await serve(session, "email", kinds=("other",))
-        assert 'knows the kind "greet"' in explained()
+        assert 'knows the kind "greet"' in report_errors()
         await serve(session, "email", kinds=("greet",))
-        assert "It is the next in line" in explained()
+        assert "It is the next in line" in report_errors()
         await queues.pause_queue(session, "email", paused=True)
-        assert 'Its queue "email" is paused' in explained()
+        assert 'Its queue "email" is paused' in report_errors()
 
     def test_explain_counts_who_is_ahead_and_how_long_it_takes(self, awa: Awa) -> None:
         awa.ok("enqueue", "work", "--count", "2")

@@ -1,4 +1,4 @@
-"""`awa demo` as people run it. Whatever ends it, nothing is left behind."""
+"""`awa demo` as a real process. It must clean up, whatever ends it."""
 
 import fcntl
 import os
@@ -20,11 +20,11 @@ import pytest
 
 from tests.terminal import seen_on
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Demo:
-    """A running demo, in a temporary directory of its own by which everything that belongs to it is known."""
+    """A running demo. All of its processes and files are found by its own temporary directory."""
 
     def __init__(self, *arguments: str, temporary: Path) -> None:
         self.temporary = temporary
@@ -37,23 +37,24 @@ class Demo:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.watchdog = threading.Timer(2 * PATIENCE_S, self.process.kill)
+        self.watchdog = threading.Timer(2 * TIMEOUT_S, self.process.kill)
         self.watchdog.start()
 
-    def wait_for(self, words: str) -> None:
+    def wait_for(self, text: str) -> None:
         assert self.process.stdout is not None
-        while words not in self.output:
+        while text not in self.output:
             line = self.process.stdout.readline()
-            assert line, f"the demo ended without {words!r}:\n{self.output}"
+            assert line, f"the demo ended without {text!r}:\n{self.output}"
             self.output += line
 
-    def end(self) -> int:
+    def wait(self) -> int:
+        """Read all output and return the exit code."""
         assert self.process.stdout is not None
         self.output += self.process.stdout.read()
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(TIMEOUT_S)
 
-    def remains(self) -> list[str]:
-        """Processes and directories that belong to it, whoever runs or owns them."""
+    def leftovers(self) -> list[str]:
+        """Return the processes and files that belong to the demo, of any user."""
         found = [str(path) for path in self.temporary.iterdir()]
         for process in psutil.process_iter():
             try:
@@ -78,14 +79,14 @@ def demos(temporary: Path) -> Iterator[list[Demo]]:
         demo.watchdog.cancel()
         demo.process.kill()
         demo.process.communicate()
-        assert eventually_nothing_of(demo) == []
+        assert wait_until_clean(demo) == []
 
 
-def eventually_nothing_of(demo: Demo) -> list[str]:
-    deadline = time.monotonic() + PATIENCE_S
-    while (remains := demo.remains()) and time.monotonic() < deadline:
+def wait_until_clean(demo: Demo) -> list[str]:
+    deadline = time.monotonic() + TIMEOUT_S
+    while (leftovers := demo.leftovers()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return remains
+    return leftovers
 
 
 @pytest.fixture
@@ -94,49 +95,49 @@ def demo(demos: list[Demo], temporary: Path) -> Demo:
     return demos[0]
 
 
-def test_it_shows_what_awa_does(demo: Demo) -> None:
-    assert demo.end() == 0, demo.output
-    assert demo.remains() == []
-    for happened in (
+def test_demo_shows_retry_rescue_cron_and_bulk_enqueue(demo: Demo) -> None:
+    assert demo.wait() == 0, demo.output
+    assert demo.leftovers() == []
+    for pattern in (
         r"send_receipt #\d+ failed: MailServerBusy: try later; retry in 1 s",
-        r"send_receipt #\d+ completed on worker pid \d+ at its 2nd attempt",
-        r"killed worker pid \d+ \(kill -9\) while it ran long_report #\d+",
+        r"send_receipt #\d+ completed on worker pid \d+ on its 2nd attempt",
+        r"killed worker pid \d+(, the leader,)? with kill -9 while it ran long_report #\d+",
         r"long_report #\d+ was rescued: heartbeat stale",
         r"schedule rates fired: fetch_rates enqueued",
         r"2,000 count_click jobs enqueued in one call",
-        r"\d+ s: [\d,]+ jobs done \([\d,]+/s\), [1-9]\d* retried, [1-9]\d* rescued, [1-9]\d* by cron\.",
+        r"\d+ s: [\d,]+ jobs completed \([\d,]+/s\), [1-9]\d* retried, [1-9]\d* rescued, [1-9]\d* enqueued by cron\.",
     ):
-        assert re.search(happened, demo.output), f"{happened} is not in:\n{demo.output}"
+        assert re.search(pattern, demo.output), f"{pattern} is not in:\n{demo.output}"
 
 
 @pytest.mark.parametrize("moment", ["starting PostgreSQL", "starting 2 workers", "killed worker"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_well_at_any_moment(demo: Demo, moment: str, number: signal.Signals) -> None:
+def test_signal_at_any_stage_ends_the_demo_cleanly(demo: Demo, moment: str, number: signal.Signals) -> None:
     demo.wait_for(moment)
     demo.process.send_signal(number)
-    assert demo.end() == 0, demo.output
+    assert demo.wait() == 0, demo.output
     assert demo.output.endswith("Nothing is left behind.\n")
-    assert demo.remains() == []
+    assert demo.leftovers() == []
 
 
-def test_impatience_leaves_nothing_behind_either(demo: Demo) -> None:
+def test_repeated_ctrl_c_does_not_interrupt_the_cleanup(demo: Demo) -> None:
     demo.wait_for("killed worker")
     while demo.process.poll() is None:
         demo.process.send_signal(signal.SIGINT)
         time.sleep(0.05)
-    assert demo.end() == 0, demo.output
-    assert demo.remains() == []
+    assert demo.wait() == 0, demo.output
+    assert demo.leftovers() == []
 
 
-def test_not_even_its_own_murder_leaves_anything_behind(demo: Demo) -> None:
+def test_killed_demo_leaves_nothing_behind(demo: Demo) -> None:
     demo.wait_for("killed worker")
-    assert len(demo.remains()) > 3
+    assert len(demo.leftovers()) > 3
     demo.process.kill()
     demo.process.wait()
-    assert eventually_nothing_of(demo) == []
+    assert wait_until_clean(demo) == []
 
 
-def test_in_a_database_of_ones_own_it_takes_a_schema_and_drops_it(
+def test_demo_in_an_existing_database_drops_its_schema(
     demos: list[Demo], temporary: Path, fresh_database_url: str
 ) -> None:
     arguments = ("--seconds", "10", "--database-url", fresh_database_url)
@@ -144,15 +145,15 @@ def test_in_a_database_of_ones_own_it_takes_a_schema_and_drops_it(
     demos[0].wait_for("jobs enqueued in one call")
     second = Demo(*arguments, temporary=temporary)
     demos.append(second)
-    assert second.end() == 1
-    assert "awa: the schema awa_demo exists" in second.output
-    assert demos[0].end() == 0, demos[0].output
+    assert second.wait() == 1
+    assert "awa: the schema awa_demo already exists" in second.output
+    assert demos[0].wait() == 0, demos[0].output
     third = Demo("--seconds", "1", *arguments[2:], temporary=temporary)
     demos.append(third)
-    assert third.end() == 0, third.output
+    assert third.wait() == 0, third.output
 
 
-def test_in_a_terminal_it_is_live(temporary: Path) -> None:
+def test_demo_in_a_terminal_is_live(temporary: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     process = subprocess.Popen(
@@ -164,7 +165,7 @@ def test_in_a_terminal_it_is_live(temporary: Path) -> None:
     )
     os.close(theirs)
     shown = seen_on(ours)
-    assert process.wait(PATIENCE_S) == 0, shown
+    assert process.wait(TIMEOUT_S) == 0, shown
     assert "Ctrl-C ends the demo" in shown
     assert re.search(r"awa.*demo.*of 00:03\.0", shown)
     assert "reports" in shown

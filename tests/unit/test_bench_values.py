@@ -1,4 +1,4 @@
-"""What `awa bench` counts and works out, without a database."""
+"""The calculations and the output of `awa bench`, without a database."""
 
 import io
 import os
@@ -10,12 +10,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from awa_cli.bench import cpu, program
+from awa_cli.bench import cpu, suite
 from awa_cli.bench.costs import Costs, Server
+from awa_cli.bench.handler_counter import HandlerCounter
 from awa_cli.bench.latency import arrivals
 from awa_cli.bench.report import Report, percentiles, show_all, show_one
-from awa_cli.bench.stopwatch import Stopwatch
-from awa_cli.bench.workload import Bench, calls
+from awa_cli.bench.workload import Bench, batches
 from awa_cli.progress import Progress, line
 
 from awa_py.errors import ConfigError
@@ -36,40 +36,40 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class TestStopwatch:
-    def run(self, clock: Clock, stopwatch: Stopwatch, *handlers: tuple[float, int]) -> None:
+class TestHandlerCounter:
+    def run(self, clock: Clock, counter: HandlerCounter, *handlers: tuple[float, int]) -> None:
         for at, jobs in handlers:
             clock.now = at
-            stopwatch.handled(jobs)
+            counter.add(jobs)
 
-    def test_it_runs_from_the_first_handler_to_the_durable_end(self, clock: Clock) -> None:
-        stopwatch = Stopwatch(3)
-        self.run(clock, stopwatch, (100, 1), (101, 1))
-        assert not stopwatch.reached.is_set()
-        self.run(clock, stopwatch, (102, 1))
-        assert stopwatch.reached.is_set()
-        assert stopwatch.seconds(104) == 4
+    def test_time_runs_from_the_first_handler_to_the_durable_end(self, clock: Clock) -> None:
+        counter = HandlerCounter(3)
+        self.run(clock, counter, (100, 1), (101, 1))
+        assert not counter.total_reached.is_set()
+        self.run(clock, counter, (102, 1))
+        assert counter.total_reached.is_set()
+        assert counter.seconds(104) == 4
 
-    def test_each_third_has_a_rate_of_its_own(self, clock: Clock) -> None:
-        stopwatch = Stopwatch(9)
-        self.run(clock, stopwatch, *((100 + n * 0.5, 1) for n in range(3)), *((101 + n, 1) for n in range(1, 4)))
-        self.run(clock, stopwatch, *((104 + n, 1) for n in range(3)))
-        assert stopwatch.thirds(110) == [3.0, 1.0, 0.5]
+    def test_each_third_has_its_own_rate(self, clock: Clock) -> None:
+        counter = HandlerCounter(9)
+        self.run(clock, counter, *((100 + n * 0.5, 1) for n in range(3)), *((101 + n, 1) for n in range(1, 4)))
+        self.run(clock, counter, *((104 + n, 1) for n in range(3)))
+        assert counter.thirds(110) == [3.0, 1.0, 0.5]
 
-    def test_a_batch_may_pass_a_third_in_one_step(self, clock: Clock) -> None:
-        stopwatch = Stopwatch(6)
-        self.run(clock, stopwatch, (100, 5), (101, 1))
-        assert stopwatch.reached.is_set()
-        assert stopwatch.thirds(102) == [None, None, 0.5]
+    def test_third_that_a_batch_skips_has_no_rate(self, clock: Clock) -> None:
+        counter = HandlerCounter(6)
+        self.run(clock, counter, (100, 5), (101, 1))
+        assert counter.total_reached.is_set()
+        assert counter.thirds(102) == [None, None, 0.5]
 
-    def test_a_job_that_runs_twice_does_no_harm(self, clock: Clock) -> None:
-        stopwatch = Stopwatch(2)
-        self.run(clock, stopwatch, (100, 1), (101, 1), (102, 1))
-        assert stopwatch.count == 3
-        assert stopwatch.seconds(103) == 3
+    def test_job_that_runs_twice_is_counted_without_harm(self, clock: Clock) -> None:
+        counter = HandlerCounter(2)
+        self.run(clock, counter, (100, 1), (101, 1), (102, 1))
+        assert counter.count == 3
+        assert counter.seconds(103) == 3
 
 
-def test_percentiles_are_values_that_were_measured() -> None:
+def test_percentiles_are_measured_values() -> None:
     assert percentiles([float(n) for n in range(100, 0, -1)]) == {
         "p50_ms": 50,
         "p95_ms": 95,
@@ -79,20 +79,20 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert percentiles([-1.5]) == {"p50_ms": -1.5, "p95_ms": -1.5, "p99_ms": -1.5, "max_ms": -1.5}
 
 
-def test_arrivals_are_random_but_always_the_same() -> None:
-    moments = arrivals(500, 10)
-    assert moments == arrivals(500, 10) == sorted(moments)
-    assert 4_700 < len(moments) < 5_300
-    assert moments[-1] < 10
-    gaps = {round(after - before, 6) for before, after in pairwise(moments)}
+def test_arrivals_are_random_but_the_same_in_each_run() -> None:
+    times = arrivals(500, 10)
+    assert times == arrivals(500, 10) == sorted(times)
+    assert 4_700 < len(times) < 5_300
+    assert times[-1] < 10
+    gaps = {round(after - before, 6) for before, after in pairwise(times)}
     assert len(gaps) > 1_000
     assert len(arrivals(0.001, 0.1)) == 1
 
 
-def test_calls_cover_all_numbers_once() -> None:
-    assert [n for numbers in calls(25, 10) for n in numbers] == list(range(25))
-    assert max(map(len, calls(25, 10))) == 10
-    assert calls(0, 10) == []
+def test_batches_cover_all_numbers_once() -> None:
+    assert [n for numbers in batches(25, 10) for n in numbers] == list(range(25))
+    assert max(map(len, batches(25, 10))) == 10
+    assert batches(0, 10) == []
 
 
 class Terminal(io.StringIO):
@@ -101,12 +101,12 @@ class Terminal(io.StringIO):
 
 
 class TestProgress:
-    def test_a_line_says_how_far(self) -> None:
+    def test_line_shows_the_progress(self) -> None:
         assert line("drain", 20_000, 10_000) == f"drain {'━' * 15}{'╌' * 15} 10,000 of 20,000"
         assert line("drain", 3, 5).endswith(" 3 of 3")
         assert (line("retry", 0, 0), line("retry", 0, 1500)) == ("retry …", "retry … 1,500")
 
-    def test_a_terminal_sees_it_come_and_go(self) -> None:
+    def test_bar_is_drawn_and_erased_on_a_terminal(self) -> None:
         terminal = Terminal()
         with Progress(wanted=True, stream=terminal).bar("drain", 10, lambda: 10):
             pass
@@ -114,7 +114,7 @@ class TestProgress:
         assert terminal.getvalue().endswith("\r\x1b[K")
 
     @pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False)])
-    def test_nobody_else_does(self, stream: io.StringIO, wanted: bool) -> None:
+    def test_bar_is_not_drawn_elsewhere_or_if_unwanted(self, stream: io.StringIO, wanted: bool) -> None:
         with Progress(wanted=wanted, stream=stream).bar("drain", 10, lambda: 10):
             pass
         assert stream.getvalue() == ""
@@ -141,17 +141,22 @@ STEADY = report("steady", {"kept_up": False, "p50_ms": 0.5, "p95_ms": 1, "p99_ms
 
 
 class TestReport:
-    def test_people_get_a_table_of_all(self, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.fixture(autouse=True)
+    def no_terminal_width(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+
+    def test_table_has_a_row_for_each_workload(self, capsys: pytest.CaptureFixture[str]) -> None:
         show_all([DRAIN, STEADY], as_json=False)
         head, drain, steady, *rest = capsys.readouterr().out.splitlines()
         assert head.split("  ")[0] == "workload"
         assert head.split()[1:] == ["jobs", "result", "WAL", "B", "tx", "CPU", "µs", "dead"]
         assert drain.split() == ["drain", "pinned", "20,000", "13,333", "jobs/s", "881", "0.007", "17+40", "2.00"]
-        assert "p50 0.50 p99 2.25 ms, behind" in steady
+        assert "p50 0.50 p99 2.25 ms, backlog" in steady
         assert "17+?" in steady
         assert rest[-1] == "PostgreSQL 18.4, fsync on, synchronous_commit off"
 
-    def test_the_table_fits_eighty_columns(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_table_fits_80_columns(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
         costs = Costs(
             wal_bytes_per_job=1234.5,
             transactions_per_job=12.3456,
@@ -163,16 +168,16 @@ class TestReport:
         show_all([slow, many], as_json=False)
         assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
 
-    def test_one_workload_is_told_in_full(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_single_workload_is_shown_with_all_values(self, capsys: pytest.CaptureFixture[str]) -> None:
         show_one(DRAIN, as_json=False)
-        told = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
-        assert told["thirds"].strip() == "13,000, ?, 14,000 jobs/s"
-        assert told["CPU per job"].strip() == "client 17 µs, server 40 µs"
-        assert "fsync on, synchronous_commit off" in told["server"]
+        shown = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+        assert shown["thirds"].strip() == "13,000, ?, 14,000 jobs/s"
+        assert shown["CPU per job"].strip() == "client 17 µs, server 40 µs"
+        assert "fsync on, synchronous_commit off" in shown["server"]
 
 
 class TestCpu:
-    def test_a_process_that_works_uses_time(self) -> None:
+    def test_busy_process_uses_cpu_time(self) -> None:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
             try:
                 before = cpu.used_ns(child.pid)
@@ -185,37 +190,37 @@ class TestCpu:
         assert now is not None
         assert now > before
 
-    def test_a_process_that_is_gone_has_used_nothing(self) -> None:
+    def test_ended_process_has_no_cpu_time(self) -> None:
         child = subprocess.Popen(["true"])
         child.wait()
         assert cpu.used_ns(child.pid) is None
-        assert cpu.family_ns(child.pid) is None
+        assert cpu.used_with_children_ns(child.pid) is None
 
-    def test_not_every_process_is_a_server(self) -> None:
-        assert cpu.postmaster_of(os.getpid()) is None
-        assert cpu.postmaster_of(2**22 + 1) is None
+    def test_postmaster_of_another_process_is_none(self) -> None:
+        assert cpu.find_postmaster(os.getpid()) is None
+        assert cpu.find_postmaster(2**22 + 1) is None
 
 
-class TestProgram:
-    async def test_one_failure_does_not_take_the_others_with_it(
+class TestSuite:
+    async def test_failed_workload_does_not_stop_the_others(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         async def works(bench: object) -> Report:
             return DRAIN
 
         async def fails(bench: object) -> Report:
-            raise ConfigError("it cannot be")
+            raise ConfigError("something is wrong")
 
-        def of(**_: object) -> dict[str, Any]:
+        def workloads(**_: object) -> dict[str, Any]:
             return {"drain": works, "steady": fails, "latency": works}
 
-        monkeypatch.setattr(program, "program", of)
-        reports, failures = await program.run_all(Bench("", Progress(wanted=False)), quick=True)
+        monkeypatch.setattr(suite, "workloads", workloads)
+        reports, failures = await suite.run_all(Bench("", Progress(wanted=False)), quick=True)
         assert (reports, failures) == ([DRAIN, DRAIN], 1)
-        assert capsys.readouterr().err == "awa: steady: it cannot be\n"
+        assert capsys.readouterr().err == "awa: steady: something is wrong\n"
 
-    def test_quick_is_a_tenth(self) -> None:
-        whole: dict[str, Any] = program.program(quick=False)
-        tenth: dict[str, Any] = program.program(quick=True)
+    def test_quick_runs_a_tenth_of_the_jobs(self) -> None:
+        whole: dict[str, Any] = suite.workloads(quick=False)
+        tenth: dict[str, Any] = suite.workloads(quick=True)
         assert whole.keys() == tenth.keys()
         assert tenth["drain"].keywords["jobs"] * 10 == whole["drain"].keywords["jobs"]

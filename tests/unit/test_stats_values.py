@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from awa_cli.output import lapse, sparkline
+from awa_cli.output import approximate, sparkline
 
 from awa_py.observability.latency_histogram import BUCKETS_PER_DECADE, merge, percentile, percentiles
 
@@ -53,7 +53,7 @@ class TestPercentiles:  # F16
     ],
 )
 def test_a_lapse_has_few_characters(seconds: float, text: str) -> None:
-    assert lapse(seconds) == text
+    assert approximate(seconds) == text
 
 
 def test_a_sparkline_is_as_high_as_the_largest() -> None:

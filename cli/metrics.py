@@ -18,7 +18,7 @@ from awa_py.observability.metrics import Metrics
 from awa_py.observability.otlp import export_telemetry
 from awa_py.worker.processes.supervisor import SOCKET_VARIABLE, Supervisor, signals_for_main_thread
 
-__all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serving", "serving_all"]
+__all__ = ["LOOPBACK", "MetricsHost", "MetricsPort", "serve_metrics", "serve_processes"]
 
 PANEL = "Metrics"
 
@@ -42,7 +42,7 @@ MetricsHost = Annotated[
 
 
 @contextmanager
-def serving(metrics: Metrics, part: HealthSource, *, host: str, port: int | None) -> Iterator[None]:
+def serve_metrics(metrics: Metrics, part: HealthSource, *, host: str, port: int | None) -> Iterator[None]:
     """EnqueuedJobs on the port meanwhile, where there is one; and sends to the collector, where there is one."""
     with ExitStack() as ends:
         if port is not None:
@@ -52,7 +52,7 @@ def serving(metrics: Metrics, part: HealthSource, *, host: str, port: int | None
 
 
 @contextmanager
-def serving_all(supervisor: Supervisor, *, host: str, port: int | None) -> Iterator[None]:
+def serve_processes(supervisor: Supervisor, *, host: str, port: int | None) -> Iterator[None]:
     """The same for all processes of a supervisor, on one port."""
     if port is None:
         yield

@@ -23,7 +23,7 @@ _OLD_SCHEMA = (
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Ends the command with a sentence and exit code 1 where something fails that can fail."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""A schema that goes away, and what a workload finds in it."""
+"""A schema that exists only during a workload, and the rows that a workload needs in it."""
 
 import asyncio
 import secrets
@@ -24,71 +24,71 @@ PREFIX = "awa_bench_"
 QUEUE = "bench"
 ROLE = "bench"
 
-# Rows as a queue has them that has been in use for a while. Their kind is nobody's, so that they are told from ours.
-FINISHED = f"""
+# Jobs of a queue that has been in use for a while. Their kind tells them from the jobs of the workload.
+INSERT_COMPLETED = f"""
     INSERT INTO awa.completed (kind, queue, args, attempt, lease, worker_id, attempted_at, finalized_at)
     SELECT 'filler', '{QUEUE}', jsonb_build_object('n', n), 1, 1, '00000000-0000-4000-8000-000000000001', now(), now()
     FROM generate_series(1, $1::int) AS n
 """
-FAR_FUTURE = f"""
+INSERT_SCHEDULED = f"""
     INSERT INTO awa.scheduled (kind, queue, args, state, run_at)
     SELECT 'filler', '{QUEUE}', jsonb_build_object('n', n), 'scheduled', now() + '30 days' + n * interval '1 ms'
     FROM generate_series(1, $1::int) AS n
 """
-TABLES = """
+SELECT_TABLES = """
     SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables WHERE schemaname = 'awa'
 """
 
 
 @asynccontextmanager
-async def scratch_schema(url: str) -> AsyncIterator[Database]:
-    """A schema of its own, as a leader left it; whatever ends us, short of kill -9, it is gone afterwards."""
+async def temporary_schema(url: str) -> AsyncIterator[Database]:
+    """Create a schema with today's partition, and drop it at the end, whatever ends this process except kill -9."""
     database = Database(url, Schema(f"{PREFIX}{secrets.token_hex(4)}"))
-    await (await database.connect_sessionless(ROLE)).close()  # where nobody answers there is nothing to remove
+    await (await database.connect_sessionless(ROLE)).close()  # if the server is unreachable, there is nothing to drop
     try:
         await migrations.migrate(database)
-        async with _keeper(database) as connection:  # a day begins with its partition
+        async with _connect(database) as connection:
             await create_day_partitions(Session(connection, database.schema), "completed", days_ahead=DAYS_AHEAD)
         yield database
     finally:
-        await _to_its_end(_drop(database))
+        await _uncancelled(_drop(database))
 
 
-async def fill(database: Database, *, completed: int, scheduled: int) -> None:
-    """So many finished and far-future jobs, written by the database itself."""
-    async with _keeper(database) as connection:
-        for statement, rows in ((FINISHED, completed), (FAR_FUTURE, scheduled)):
+async def insert_other_jobs(database: Database, *, completed: int, scheduled: int) -> None:
+    """Insert completed jobs and jobs that are due in 30 days."""
+    async with _connect(database) as connection:
+        for statement, rows in ((INSERT_COMPLETED, completed), (INSERT_SCHEDULED, scheduled)):
             if rows:
                 await connection.execute(database.schema.qualify(statement), rows)
 
 
-async def tidy(database: Database) -> None:
-    """The state of a quiet night: vacuumed, analyzed, nothing left to write. What comes next pays for itself only."""
-    async with _keeper(database) as connection:
-        tables = await connection.fetchval(database.schema.qualify(TABLES))
+async def vacuum(database: Database) -> None:
+    """Vacuum, analyze and checkpoint, so that the workload pays only for its own writes."""
+    async with _connect(database) as connection:
+        tables = await connection.fetchval(database.schema.qualify(SELECT_TABLES))
         await connection.execute(f"VACUUM (ANALYZE) {tables}")
         try:
             await connection.execute("CHECKPOINT")
         except asyncpg.InsufficientPrivilegeError:
-            return  # a checkpoint may then fall into the run: the figures of several runs tell
+            return  # a checkpoint may then happen during the run; repeated runs show it
 
 
 @asynccontextmanager
 async def pinned_snapshot(database: Database) -> AsyncIterator[None]:
-    """Somebody's forgotten transaction: while it is open, vacuum removes nothing that it could still see."""
+    """Keep a transaction open, as a forgotten one does: vacuum removes no row that it could still see."""
     count = database.schema.qualify("SELECT count(*) FROM awa.ready")
     async with (
-        _keeper(database, idle_in_transaction_session_timeout="0") as connection,
+        _connect(database, idle_in_transaction_session_timeout="0") as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
         seen = await connection.fetchval(count)
         yield
         if await connection.fetchval(count) != seen:
-            raise AwaError("the pinned snapshot did not last: this run says nothing about one")
+            raise AwaError("the pinned snapshot ended during the run: this run has no result")
 
 
 @asynccontextmanager
-async def _keeper(database: Database, **settings: str) -> AsyncIterator[DedicatedConnection]:
+async def _connect(database: Database, **settings: str) -> AsyncIterator[DedicatedConnection]:
     connection = await database.connect(ROLE, {"jit": "off", **settings})
     try:
         yield connection
@@ -105,11 +105,13 @@ async def _drop(database: Database) -> None:
         finally:
             await connection.close()
     except (*CONNECTION_LOST, *CONNECTION_REFUSED, asyncpg.PostgresError) as error:
-        typer.echo(f"awa: cannot remove the scratch schema; DROP SCHEMA {name} CASCADE ({describe(error)})", err=True)
+        typer.echo(
+            f"awa: cannot drop the temporary schema; run DROP SCHEMA {name} CASCADE ({describe(error)})", err=True
+        )
 
 
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Awaits the work whole, even where we are cancelled meanwhile."""
+async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Finish the work even if this task is cancelled."""
     working = asyncio.ensure_future(work)
     try:
         await asyncio.shield(working)
