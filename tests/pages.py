@@ -1,4 +1,4 @@
-"""What a transaction reads, in pages: a measure of cost that no busy machine can change."""
+"""Count the pages that a transaction reads: a measure of cost that does not depend on the machine's load."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
@@ -9,25 +9,25 @@ from awa_py.store.session import Session
 from tests.support import another_session
 
 
-class Touched:
-    """What a transaction has asked the tables and indexes for so far; others' work is not in it."""
+class PageCounts:
+    """The pages of tables and indexes that a transaction has read. Other transactions are not counted."""
 
     def __init__(self, blocks: Mapping[str, int], whole_tables: Set[str]) -> None:
         self.blocks = {name: number for name, number in blocks.items() if number}
-        self.whole_tables = whole_tables  # that were read from end to end
+        self.whole_tables = whole_tables  # tables with a sequential scan
 
     @property
     def total(self) -> int:
         return sum(self.blocks.values())
 
     def of(self, table: str) -> int:
-        """Of the table and its indexes, which are named after it."""
+        """Return the pages of the table and its indexes, which are named after it."""
         return sum(number for name, number in self.blocks.items() if name.startswith(table))
 
 
 @asynccontextmanager
-async def undone(session: Session) -> AsyncIterator[Callable[[], Awaitable[Touched]]]:
-    """A transaction that is rolled back, and a function that says what it has touched since the last question."""
+async def count_pages(session: Session) -> AsyncIterator[Callable[[], Awaitable[PageCounts]]]:
+    """Open a transaction and roll it back at the end. Yield a function: what was read since its last call?"""
 
     async def read() -> list[Record]:
         return await session.connection.fetch(
@@ -37,7 +37,8 @@ async def undone(session: Session) -> AsyncIterator[Callable[[], Awaitable[Touch
             session.schema.name,
         )
 
-    def ask_after(before: dict[str, tuple[int, int]], rows: list[Record]) -> Touched:
+    def difference(before: dict[str, tuple[int, int]], rows: list[Record]) -> PageCounts:
+        """Return what was read since `before`, and update it."""
         blocks, whole = {}, set()
         for name, kind, fetched, scans in rows:
             old_fetched, old_scans = before.get(name, (0, 0))
@@ -45,28 +46,28 @@ async def undone(session: Session) -> AsyncIterator[Callable[[], Awaitable[Touch
             blocks[name] = fetched - old_fetched
             if kind in ("r", b"r") and scans > old_scans:
                 whole.add(name)
-        return Touched(blocks, whole)
+        return PageCounts(blocks, whole)
 
     transaction = session.connection.transaction()
     await transaction.start()
     try:
-        seen: dict[str, tuple[int, int]] = {}
-        ask_after(seen, await read())
+        before: dict[str, tuple[int, int]] = {}
+        difference(before, await read())
 
-        async def touched() -> Touched:
-            return ask_after(seen, await read())
+        async def pages_read() -> PageCounts:
+            return difference(before, await read())
 
-        yield touched
+        yield pages_read
     finally:
         await transaction.rollback()
 
 
 @asynccontextmanager
 async def snapshot_held(database: Database) -> AsyncIterator[None]:
-    """Somebody forgot a transaction: what is deleted meanwhile cannot be vacuumed."""
+    """Keep a transaction with an old snapshot open: rows that are deleted in the meantime cannot be vacuumed."""
     async with (
         another_session(database) as other,
         other.connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        await other.connection.fetch("SELECT 1")  # now it has its snapshot
+        await other.connection.fetch("SELECT 1")  # takes the snapshot
         yield

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.conftest import Awa
-from tests.bouncer import bouncer, needs_pgbouncer
+from tests.pgbouncer import needs_pgbouncer, pgbouncer
 
 pytestmark = [pytest.mark.integration, needs_pgbouncer]
 
@@ -14,7 +14,7 @@ BURST = ("worker", "tasks:app", "-q", "email", "--burst")
 
 @pytest.fixture
 def pooled_url(database_url: str) -> Iterator[str]:
-    with bouncer(database_url, size=2) as started:
+    with pgbouncer(database_url, size=2) as started:
         yield started.url
 
 

@@ -15,7 +15,7 @@ from awa_py.observability.metrics import Metrics
 from awa_py.store.claim import PRIORITIES
 from awa_py.store.maintenance import age_jobs
 from awa_py.store.session import Session
-from tests.pages import undone
+from tests.pages import count_pages
 from tests.support import ago, another_session, claim, eventually, insert, insert_queue, look, seconds, working
 
 pytestmark = pytest.mark.integration
@@ -182,9 +182,9 @@ async def test_a_million_of_one_priority_are_not_rewritten(database: Database) -
             await ready(session, count, priority=2, waited_s=10_000, queue="bulk")
             await ready(session, count, priority=2, waited_s=10_000, queue="keyed", **KEYED)
             await age(session)
-            async with undone(session) as touched:
+            async with count_pages(session) as pages_read:
                 assert await age(session) == 0
-                found = await touched()
+                found = await pages_read()
                 assert "ready" not in found.whole_tables
                 spent.append(found.of("ready"))
     assert max(spent) < 100
@@ -195,9 +195,9 @@ async def test_a_long_line_of_young_ones_is_not_read(database: Database) -> None
         await ready(session, priority=1)
         await ready(session, 20_000, priority=3)
         await age(session)
-        async with undone(session) as touched:
+        async with count_pages(session) as pages_read:
             assert await age(session) == 0
-            assert (await touched()).of("ready") < MAX_JOBS + 100
+            assert (await pages_read()).of("ready") < MAX_JOBS + 100
 
 
 async def test_a_stream_of_urgent_jobs_starves_nobody(app: App, session: Session) -> None:

@@ -11,7 +11,7 @@ from awa_py.store.finish import complete_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from awa_py.worker.claiming.cursor import SLACK
-from tests.pages import snapshot_held, undone
+from tests.pages import count_pages, snapshot_held
 from tests.support import OWNER, claim, count, insert, insert_queue
 
 pytestmark = pytest.mark.integration
@@ -87,10 +87,10 @@ class TestAnOldSnapshot:
         async def cost() -> int:
             """Of one claim, in pages of all tables and indexes."""
             await insert(line.session, "ready", 5, **columns)
-            async with undone(line.session) as touched:
-                await touched()
+            async with count_pages(line.session) as pages_read:
+                await pages_read()
                 assert len(await line.take(5)) == 5
-                pages = await touched()
+                pages = await pages_read()
                 assert set(indexes) <= pages.blocks.keys()
                 assert not pages.whole_tables & {"ready", "running"}
                 return pages.total

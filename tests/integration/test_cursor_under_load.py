@@ -9,7 +9,7 @@ from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.store.claim import claim_jobs
 from awa_py.store.session import Session
 from awa_py.worker.claiming.cursor import SLACK
-from tests.pages import snapshot_held, undone
+from tests.pages import count_pages, snapshot_held
 from tests.support import PATIENCE_S, another_session, claim, count, eventually, insert, put_one, working
 
 pytestmark = pytest.mark.integration
@@ -41,11 +41,11 @@ class TestAnOldSnapshot:
                 seen = rows[-1]["pos"]
             await insert(session, "ready", 10)
             pages: list[int] = []
-            async with undone(session) as touched:
+            async with count_pages(session) as pages_read:
                 for above in (0, seen - SLACK):
-                    await touched()
+                    await pages_read()
                     assert len(await claim(session, limit=5, above=above)) == 5
-                    pages.append((await touched()).blocks["ready_order"])
+                    pages.append((await pages_read()).blocks["ready_order"])
         from_zero, by_cursor = pages
         print(f"pages of the index: {by_cursor} by the cursor, {from_zero} from zero")
         # A page has some 200 entries: a thousand below the cursor, and the way down for four priorities.

@@ -5,7 +5,7 @@ import pytest
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.store import backlog, partitions
 from awa_py.store.session import Session
-from tests.pages import Touched, undone
+from tests.pages import PageCounts, count_pages
 from tests.support import another_session, insert, insert_completed, insert_running, seconds
 
 pytestmark = pytest.mark.integration
@@ -57,7 +57,7 @@ async def test_only_the_heads_are_read_however_long_the_queues(database: Databas
         assert (await cost_of_a_look(session)).total < cost.total * 1.1 + 50
 
 
-async def cost_of_a_look(session: Session) -> Touched:
-    async with undone(session) as touched:
+async def cost_of_a_look(session: Session) -> PageCounts:
+    async with count_pages(session) as pages_read:
         await look(session)
-        return await touched()
+        return await pages_read()

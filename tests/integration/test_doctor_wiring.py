@@ -11,7 +11,7 @@ from awa_py.db.types import Connection
 from awa_py.doctor import CHECKS, Finding, Level, run_checks
 from awa_py.doctor.connectivity import evaluate_clock, measure_skew
 from awa_py.doctor.finding import Findings
-from tests.pooler import pooled
+from tests.fake_pooler import fake_pooler
 from tests.support import another_session
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,7 @@ async def test_straight_to_postgresql_all_is_well(database: Database) -> None:
 
 
 async def test_a_pooler_in_transaction_mode(database: Database) -> None:
-    async with pooled(database.url) as url:
+    async with fake_pooler(database.url) as url:
         findings = await run_checks(replace(database, url=url), Settings())
     found = {f"{each.group}.{each.check}": each for each in findings}
     assert found["connection.pooler"].level is Level.PROBLEM
@@ -43,7 +43,7 @@ async def test_a_pooler_in_transaction_mode(database: Database) -> None:
 
 
 async def test_a_pooler_in_session_mode_is_fine(database: Database) -> None:
-    async with pooled(database.url, shared=False) as url:
+    async with fake_pooler(database.url, shared=False) as url:
         found = await connection_findings(replace(database, url=url))
     assert found["pooler"].level is Level.OK
     assert found["pooler"].says == "a pooler in session mode stands in between"
@@ -51,7 +51,7 @@ async def test_a_pooler_in_session_mode_is_fine(database: Database) -> None:
 
 
 async def test_past_a_pooler_all_is_well(database: Database) -> None:
-    async with pooled(database.url) as url:
+    async with fake_pooler(database.url) as url:
         found = await connection_findings(replace(database, url=url, direct_url=database.url))
     assert {name: each.level for name, each in found.items()} == dict.fromkeys(("pooler", "listen", "clock"), Level.OK)
 
@@ -63,7 +63,7 @@ async def test_a_direct_url_that_leads_elsewhere(database: Database, fresh_datab
 
 async def test_notifications_that_do_not_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("awa_py.doctor.connectivity.ROUND_TRIP_S", 0.2)
-    async with pooled(database.url, shared=False, deaf=True) as url:
+    async with fake_pooler(database.url, shared=False, drop_notifications=True) as url:
         found = await connection_findings(replace(database, url=url))
     assert found["pooler"].level is Level.OK
     assert found["listen"].level is Level.PROBLEM

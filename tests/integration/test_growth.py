@@ -26,7 +26,7 @@ from awa_py.store.enqueue import enqueue_job, enqueue_jobs
 from awa_py.store.maintenance import ReadyPosition
 from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401 (the large database)
-from tests.pages import undone
+from tests.pages import count_pages
 from tests.support import (
     OWNER,
     ago,
@@ -62,9 +62,9 @@ async def default(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
 async def pages(session: Session, act: Act, *, whole: Set[str] = frozenset()) -> int:
     """The pages that it touches; the second time, when plans are made and functions are compiled."""
     for _ in range(2):
-        async with undone(session) as touched:
+        async with count_pages(session) as pages_read:
             await act(session)
-            spent = await touched()
+            spent = await pages_read()
     print(spent.total, spent.blocks)
     assert spent.whole_tables <= whole
     return spent.total

@@ -19,7 +19,7 @@ from awa_py.observability.metrics import MAX_QUEUE_LABELS, OTHER_QUEUES, Metrics
 from awa_py.store import queue_metrics
 from awa_py.store.session import Session
 from tests.integration.test_plans import big_url  # noqa: F401
-from tests.pages import undone
+from tests.pages import count_pages
 from tests.support import (
     QUICK,
     ago,
@@ -325,9 +325,9 @@ async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: 
 async def test_what_is_read_every_interval_reads_few_pages_of_a_million(big_url: str) -> None:  # noqa: F811
     async with another_session(Database(big_url, Schema())) as session:
         for _ in range(2):
-            async with undone(session) as touched:
+            async with count_pages(session) as pages_read:
                 queues = await queue_metrics.read_queue_metrics(session, staleness=seconds(90))
-                spent = await touched()
+                spent = await pages_read()
         assert queues
         assert spent.total <= 40 * len(queues) + 200
         assert not spent.whole_tables & {"ready", "scheduled", "running", "dead"}

@@ -17,7 +17,7 @@ from awa_py.enqueue.enqueuer import MANY
 from awa_py.store import election
 from awa_py.store.election import Leader
 from awa_py.store.session import Session
-from tests.bouncer import Bouncer, bouncer, needs_pgbouncer
+from tests.pgbouncer import PgBouncer, needs_pgbouncer, pgbouncer
 from tests.support import PATIENCE_S, QUICK, another_session, count, eventually, states, working
 
 pytestmark = [pytest.mark.integration, needs_pgbouncer]
@@ -28,13 +28,13 @@ IGNORING = {"ignore_startup_parameters": ", ".join(IGNORED_PARAMETERS)}
 
 
 @pytest.fixture
-def pooled(database_url: str) -> Iterator[Bouncer]:
-    with bouncer(database_url, size=3) as started:
+def pooled(database_url: str) -> Iterator[PgBouncer]:
+    with pgbouncer(database_url, size=3) as started:
         yield started
 
 
 @pytest.fixture
-def app(database_url: str, pooled: Bouncer) -> App:
+def app(database_url: str, pooled: PgBouncer) -> App:
     return App(pooled.url, direct_url=database_url, settings=QUICK)
 
 
@@ -48,7 +48,7 @@ async def test_no_pooler_is_no_pooler(database_url: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 20])
 @pytest.mark.parametrize("in_turn", ["0", "1"])
 async def test_a_transaction_pooler_is_told_by_what_it_does(database_url: str, size: int, in_turn: str) -> None:
-    with bouncer(database_url, size=size, server_round_robin=in_turn) as pooled:
+    with pgbouncer(database_url, size=size, server_round_robin=in_turn) as pooled:
         assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
         async with asyncio.TaskGroup() as tasks:  # and while others are at work there too
             busy = [tasks.create_task(_keep_busy(pooled.url)) for _ in range(size)]
@@ -59,7 +59,7 @@ async def test_a_transaction_pooler_is_told_by_what_it_does(database_url: str, s
 
 
 async def test_a_session_pooler_is_told_from_it(database_url: str) -> None:
-    with bouncer(database_url, mode="session", size=5) as pooled:
+    with pgbouncer(database_url, mode="session", size=5) as pooled:
         assert await detect_pooler(pooled.url) is PoolerMode.SESSION
 
 
@@ -79,7 +79,7 @@ async def _keep_busy(url: str) -> None:
 async def test_a_session_through_a_transaction_pooler_is_refused_with_a_sentence(
     database_url: str, more: dict[str, Any]
 ) -> None:
-    with bouncer(database_url, **more) as pooled:
+    with pgbouncer(database_url, **more) as pooled:
         for app, says in (
             (App(pooled.url), "the database's URL leads through a pooler in transaction mode.*: set AWA_DIRECT_URL"),
             (App(database_url, direct_url=pooled.url), "AWA_DIRECT_URL leads through a pooler.* PostgreSQL itself"),
@@ -93,14 +93,14 @@ async def test_a_session_through_a_transaction_pooler_is_refused_with_a_sentence
         assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 0
 
 
-async def test_two_urls_of_different_databases_are_refused(pooled: Bouncer, fresh_database_url: str) -> None:
+async def test_two_urls_of_different_databases_are_refused(pooled: PgBouncer, fresh_database_url: str) -> None:
     await migrations.migrate(Database(fresh_database_url, Schema()))
     with pytest.raises(ConfigError, match="AWA_DIRECT_URL leads to another database than AWA_DATABASE_URL"):
         await App(pooled.url, direct_url=fresh_database_url).work(until_idle=True)
 
 
 async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str) -> None:
-    with bouncer(database_url, size=1) as pooled:
+    with pgbouncer(database_url, size=1) as pooled:
         with pytest.raises(SessionNotKept):
             await Database(pooled.url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
         async with App(pooled.url) as app, app.pool.acquire() as connection:
@@ -108,7 +108,7 @@ async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str
 
 
 async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
-    with bouncer(database_url, mode="session", size=40) as pooled:
+    with pgbouncer(database_url, mode="session", size=40) as pooled:
         connection = await Database(pooled.url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
         assert await connection.fetchval("SHOW enable_seqscan") == "off"
         assert await connection.fetchval("SHOW tcp_keepalives_idle") in ("5", "0")  # 0: a socket of the same machine
@@ -123,7 +123,7 @@ async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
 # What works.
 
 
-async def test_everything_that_a_client_does_works_through_it(pooled: Bouncer) -> None:
+async def test_everything_that_a_client_does_works_through_it(pooled: PgBouncer) -> None:
     """Nothing but the pooler's URL, as a producer has it: awa finds out by itself."""
     app = App(pooled.url, settings=QUICK)
     async with app:
@@ -151,7 +151,7 @@ async def test_everything_that_a_client_does_works_through_it(pooled: Bouncer) -
 
 
 async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statements(
-    pooled: Bouncer, session: Session
+    pooled: PgBouncer, session: Session
 ) -> None:
     apps = [App(pooled.url) for _ in range(12)]
 
@@ -170,7 +170,7 @@ async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statement
 
 
 async def test_what_others_left_in_a_session_is_left_alone(database_url: str) -> None:
-    with bouncer(database_url, size=1) as pooled:
+    with pgbouncer(database_url, size=1) as pooled:
         careless = await asyncpg.connect(pooled.url, statement_cache_size=0)
         await careless.execute("SET work_mem = '5MB'")
         async with App(pooled.url) as app, app.pool.acquire() as connection:
@@ -180,7 +180,7 @@ async def test_what_others_left_in_a_session_is_left_alone(database_url: str) ->
 
 
 async def test_migrations_go_through_it_too(fresh_database_url: str) -> None:
-    with bouncer(fresh_database_url, size=2) as pooled:
+    with pgbouncer(fresh_database_url, size=2) as pooled:
         database = Database(pooled.url, Schema())
         await asyncio.gather(*(migrations.migrate(database) for _ in range(4)))
         assert all(step.applied_at for step in await migrations.status(database))
@@ -207,7 +207,7 @@ async def test_a_worker_with_a_direct_url_drains_what_comes_through_the_pooler(a
 
 
 async def test_pgbouncer_is_killed_under_load_and_everything_goes_on(
-    app: App, pooled: Bouncer, session: Session
+    app: App, pooled: PgBouncer, session: Session
 ) -> None:
     _declare(app)
     acknowledged: list[int] = []

@@ -7,7 +7,7 @@ from awa_py.maintenance.promote import BATCH, Promotion
 from awa_py.maintenance.task import Task, run_once
 from awa_py.store.maintenance import promote_jobs_since
 from awa_py.store.session import Session
-from tests.pages import snapshot_held, undone
+from tests.pages import count_pages, snapshot_held
 from tests.support import ago, another_session, count, insert, seconds, states
 
 pytestmark = pytest.mark.integration
@@ -27,9 +27,9 @@ async def insert_due(session: Session, number: int, *, for_s: float) -> None:
 async def walked(session: Session, promotion: Promotion | None) -> int:
     """How many pages the next promotion reads to find out what is due; None: one that knows nothing."""
     since = None if promotion is None else promotion.floor._due_time
-    async with undone(session) as touched:
+    async with count_pages(session) as pages_read:
         await promote_jobs_since(session, since, limit=BATCH)
-        return (await touched()).total
+        return (await pages_read()).total
 
 
 async def test_promoted_jobs_are_not_walked_over_again(database: Database) -> None:

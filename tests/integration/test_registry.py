@@ -16,7 +16,7 @@ from awa_py.store.queues import WorkerRow, command_workers, list_workers, pause_
 from awa_py.store.session import Session
 from awa_py.worker.directives import Directives, QueueDirectives, directives_from
 from awa_py.worker.worker import Worker
-from tests.pooler import pooled
+from tests.fake_pooler import fake_pooler
 from tests.support import (
     PATIENCE_S,
     QUICK,
@@ -220,7 +220,7 @@ class TestTheLock:
             assert (asked["tcp_keepalives_idle"], asked["tcp_user_timeout"]) == ("45", "0")
 
     async def test_through_a_pooler_there_is_none(self, database_url: str, session: Session) -> None:
-        async with pooled(database_url, shared=False) as url:
+        async with fake_pooler(database_url, shared=False) as url:
             app = with_settings(url, QUICK)
             async with app, working(app) as worker:
                 first = (await row_of(session, worker.id)).heartbeat_at

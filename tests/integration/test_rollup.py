@@ -17,7 +17,7 @@ from awa_py.observability.metrics import Metrics
 from awa_py.store import metric_buckets
 from awa_py.store.metric_buckets import Bucket
 from awa_py.store.session import Session
-from tests.pages import undone
+from tests.pages import count_pages
 from tests.support import OWNER, another_session, count, insert, seconds
 
 pytestmark = pytest.mark.integration
@@ -276,9 +276,9 @@ async def test_three_minutes_of_a_long_day_are_found_without_reading_the_day(dat
         )
         assert rows == 200_000
         for _ in range(2):
-            async with undone(leader) as touched:
+            async with count_pages(leader) as pages_read:
                 assert await metric_buckets.roll_up_minutes(leader, minute - 2 * MINUTE, minute + MINUTE) == 2
-                spent = await touched()
+                spent = await pages_read()
         print(spent.total, "of", pages, spent.blocks)
         assert spent.whole_tables <= {"completed_default"}
         assert spent.of("completed") < pages / 5

@@ -1,4 +1,4 @@
-"""A real PgBouncer before the tests' server, where there is one to be found."""
+"""A real PgBouncer in front of the tests' server, if the program is installed."""
 
 import os
 import pwd
@@ -18,31 +18,31 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-ORDINARY = "nobody"  # PgBouncer refuses root
-PATIENCE_S = 20
+UNPRIVILEGED_USER = "nobody"  # PgBouncer refuses root
+START_TIMEOUT_S = 20
 
-needs_pgbouncer = pytest.mark.skipif(PROGRAM is None, reason="there is no pgbouncer here")
+needs_pgbouncer = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed")
 
-PAGE = Path(__file__).parents[1] / "docs" / "pgbouncer.md"
+DOCUMENTATION = Path(__file__).parents[1] / "docs" / "pgbouncer.md"
 
 
-class Bouncer:
-    """One PgBouncer; `url` leads to the same database through it."""
+class PgBouncer:
+    """A PgBouncer process; `url` leads through it to the same database."""
 
-    def __init__(self, server_url: str, directory: Path, *, mode: str, size: int, more: Mapping[str, str]) -> None:
+    def __init__(self, server_url: str, directory: Path, *, mode: str, size: int, settings: Mapping[str, str]) -> None:
         parts = urlsplit(server_url)
         self._directory = directory
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.url = urlunsplit(parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{self._port}"))
-        settings = documented()
-        settings["databases"] = {
+        config = documented_config()
+        config["databases"] = {
             "*": f"host={parts.hostname} port={parts.port or 5432} user={parts.username} password={parts.password}"
         }
-        settings["pgbouncer"] |= {"listen_addr": "127.0.0.1", "listen_port": str(self._port), "auth_type": "any"}
-        settings["pgbouncer"] |= {"unix_socket_dir": "", "pool_mode": mode, "default_pool_size": str(size), **more}
-        del settings["pgbouncer"]["auth_file"]
-        (directory / "pgbouncer.ini").write_text(_text(settings))
+        config["pgbouncer"] |= {"listen_addr": "127.0.0.1", "listen_port": str(self._port), "auth_type": "any"}
+        config["pgbouncer"] |= {"unix_socket_dir": "", "pool_mode": mode, "default_pool_size": str(size), **settings}
+        del config["pgbouncer"]["auth_file"]
+        (directory / "pgbouncer.ini").write_text(_ini_text(config))
 
     def start(self) -> None:
         assert PROGRAM is not None
@@ -53,18 +53,18 @@ class Bouncer:
                 cwd="/",
                 stdout=log,
                 stderr=log,
-                user=ORDINARY if as_root else None,
-                group=pwd.getpwnam(ORDINARY).pw_gid if as_root else None,
+                user=UNPRIVILEGED_USER if as_root else None,
+                group=pwd.getpwnam(UNPRIVILEGED_USER).pw_gid if as_root else None,
                 extra_groups=[] if as_root else None,
             )
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             assert self._process.poll() is None, self.log
             assert time.monotonic() < deadline, self.log
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """At once, with all connections that lead through it."""
+        """Kill the process, and with it all connections that lead through it."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -82,12 +82,12 @@ class Bouncer:
 
 
 @contextmanager
-def bouncer(server_url: str, *, mode: str = "transaction", size: int = 4, **more: str) -> Iterator[Bouncer]:
-    """Started, and gone at the end. As docs/pgbouncer.md sets it up, but for what is given."""
+def pgbouncer(server_url: str, *, mode: str = "transaction", size: int = 4, **settings: str) -> Iterator[PgBouncer]:
+    """Run a PgBouncer with the settings of docs/pgbouncer.md, except those that are given."""
     with TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)
-        started = Bouncer(server_url, directory, mode=mode, size=size, more=more)
+        started = PgBouncer(server_url, directory, mode=mode, size=size, settings=settings)
         started.start()
         try:
             yield started
@@ -95,18 +95,18 @@ def bouncer(server_url: str, *, mode: str = "transaction", size: int = 4, **more
             started.kill()
 
 
-def documented() -> dict[str, dict[str, str]]:
-    """The settings that the page recommends."""
-    found = re.search(r"```ini\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
+def documented_config() -> dict[str, dict[str, str]]:
+    """Return the settings that docs/pgbouncer.md recommends."""
+    match = re.search(r"```ini\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert match is not None
     parser = ConfigParser()
-    parser.read_string(found[1])
+    parser.read_string(match[1])
     return {section: dict(parser[section]) for section in parser.sections()}
 
 
-def _text(settings: Mapping[str, Mapping[str, str]]) -> str:
+def _ini_text(config: Mapping[str, Mapping[str, str]]) -> str:
     lines = []
-    for section, values in settings.items():
+    for section, values in config.items():
         lines += [f"[{section}]", *(f"{name} = {value}" for name, value in values.items())]
     return "\n".join([*lines, ""])
 
