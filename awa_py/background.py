@@ -1,4 +1,4 @@
-"""Loops that run beside the main one, in threads of their own."""
+"""Event loops in background threads, a monitor of event loop lag, and helpers for tasks."""
 
 import asyncio
 import logging
@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 from awa_py.observability.checks import HealthCheck
 from awa_py.text import describe, format_frames
 
-logger = logging.getLogger("awa.loops")
+logger = logging.getLogger("awa.background")
 
 T = TypeVar("T")
 RESTART_DELAY_S = 1.0
 MONITOR_INTERVAL_S = 0.25
-BLOCKED_S = 30.0  # a loop that has not turned for so long may never turn again
-CANCEL_RETRY_S = 1.0  # a cancellation can get lost in code that is not ours: it is repeated
+BLOCKED_S = 30.0  # a loop that has been blocked this long may be blocked forever
+CANCEL_RETRY_S = 1.0  # third-party code can swallow a cancellation, so it is repeated
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for what must go on while a handler blocks the main loop."""
+    """An event loop in its own thread, for work that must continue while a handler blocks the main loop."""
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._main = main
@@ -30,8 +30,8 @@ class LoopThread:
         self._task: asyncio.Task[None] | None = None
         self._started = threading.Event()
         self._stopping = False
-        self._asked_at: float | None = None
-        self._context = Context()  # its lines are those of whoever started it
+        self._pinged_at: float | None = None
+        self._context = Context()  # replaced in start(): log lines carry the context of the caller
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -39,16 +39,16 @@ class LoopThread:
         self._thread.start()
         self._started.wait()
 
-    def call(self, function: Callable[..., object], *values: object) -> None:
-        """Calls a function in the thread's loop, from anywhere; does nothing once the loop has ended."""
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function in the thread's loop. Safe from any thread; does nothing after the loop has ended."""
         try:
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(function, *values)
+                self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             logger.debug("%s has ended already", self._thread.name)
 
     async def stop(self) -> None:
-        """Cancels what runs in the thread and waits for its end."""
+        """Cancel the thread's task and wait until the thread has ended."""
         self._stopping = True
         while self._thread.is_alive():
             if self._task is not None:
@@ -56,21 +56,21 @@ class LoopThread:
             await asyncio.to_thread(self._thread.join, CANCEL_RETRY_S)
 
     def responds(self, within_s: float) -> bool:
-        """Asks the loop whether it turns. False: a question has been without an answer for so long.
+        """Ping the loop, and return False if an earlier ping has been unanswered for `within_s` seconds.
 
-        A thread that was not started yet, or was stopped, is not waited for.
+        Return True for a thread that has not started yet or was told to stop.
         """
         if self._stopping or not self._started.is_set():
             return True
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
-            self.call(self._answer)
+        if self._pinged_at is None:
+            self._pinged_at = time.monotonic()
+            self.call(self._pong)
             return True
-        asked_at = self._asked_at
-        return asked_at is None or time.monotonic() - asked_at < within_s
+        pinged_at = self._pinged_at
+        return pinged_at is None or time.monotonic() - pinged_at < within_s
 
-    def _answer(self) -> None:
-        self._asked_at = None
+    def _pong(self) -> None:
+        self._pinged_at = None
 
     @property
     def alive(self) -> bool:
@@ -91,7 +91,7 @@ class LoopThread:
                 await self._main()
             except Exception as error:
                 logger.error(
-                    "%s failed, beginning again: %s\n%s", self._thread.name, describe(error), format_frames(error)
+                    "%s failed and is restarted: %s\n%s", self._thread.name, describe(error), format_frames(error)
                 )
                 await asyncio.sleep(RESTART_DELAY_S)
             else:
@@ -99,16 +99,17 @@ class LoopThread:
 
 
 class LoopMonitor:
-    """Notes when an event loop turns, and how late it does."""
+    """Measures how late an event loop runs its timers, and how long it has been blocked."""
 
-    def __init__(self, late: Callable[[float], object]) -> None:
-        self._late = late  # is told, in the loop, by how many seconds
-        self._turned_at = time.monotonic()
+    def __init__(self, on_lag: Callable[[float], object]) -> None:
+        """Call `on_lag` in the loop, at each measurement, with the lag in seconds."""
+        self._on_lag = on_lag
+        self._ran_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """In the loop that it is about."""
-        self._plan()
+        """Start measuring. Call this in the loop to measure."""
+        self._schedule()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -116,29 +117,29 @@ class LoopMonitor:
 
     @property
     def silent_s(self) -> float:
-        """How long ago the loop last turned. From any thread."""
-        return time.monotonic() - self._turned_at
+        """Seconds since the loop last ran the monitor. Safe from any thread."""
+        return time.monotonic() - self._ran_at
 
     def checks(self) -> list[HealthCheck]:
-        """Whether the loop turns. From any thread."""
+        """Report whether the loop is blocked. Safe from any thread."""
         silent_s = self.silent_s
-        blocked = f"the event loop has not turned for {silent_s:.0f} s: something blocks it"
+        blocked = f"the event loop has been blocked for {silent_s:.0f} s by a handler or a library call"
         return [HealthCheck("event_loop", blocked if silent_s > BLOCKED_S else None, {"silent_s": round(silent_s, 3)})]
 
-    def _plan(self) -> None:
-        self._turned_at = time.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(MONITOR_INTERVAL_S, self._beat)
+    def _schedule(self) -> None:
+        self._ran_at = time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(MONITOR_INTERVAL_S, self._measure)
 
-    def _beat(self) -> None:
-        late_s = max(0.0, self.silent_s - MONITOR_INTERVAL_S)
-        self._plan()
-        self._late(late_s)
+    def _measure(self) -> None:
+        lag_s = max(0.0, self.silent_s - MONITOR_INTERVAL_S)
+        self._schedule()
+        self._on_lag(lag_s)
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """Waits for the event, no longer than the timeout if there is one. Whether it came."""
+    """Wait for the event. Return False if the timeout passes first; None waits forever."""
     try:
-        async with asyncio.timeout(timeout_s):  # asyncio.wait_for swallows a cancellation now and then, until 3.12
+        async with asyncio.timeout(timeout_s):  # asyncio.wait_for can swallow a cancellation before Python 3.12
             await event.wait()
     except TimeoutError:
         return False
@@ -146,7 +147,7 @@ async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
 
 
 async def cancel_and_wait(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancels the tasks and waits for their end, whatever they do about it; errors have been dealt with elsewhere."""
+    """Cancel the tasks, repeatedly if they ignore it, and wait until they end. Their errors are ignored."""
     pending = set(tasks)
     while pending:
         for task in pending:
@@ -157,13 +158,13 @@ async def cancel_and_wait(*tasks: "asyncio.Task[Any]") -> None:
 
 @types.coroutine
 def resume_in_context(context: Context, work: Coroutine[Any, Any, T], awaited: object) -> Generator[Any, Any, T]:
-    """Goes on with work that has begun in a context of its own, and now waits for something."""
+    """Drive a coroutine to its end inside `context`. It has started there and yielded `awaited`."""
     while True:
         step: Callable[[Any], object]
         sent: Any
         try:
             step, sent = work.send, (yield awaited)
-        except BaseException as error:  # thrown in below, where it is not the context of what the work raises next
+        except BaseException as error:  # thrown below: here it would become the __context__ of later errors
             step, sent = work.throw, error
         try:
             awaited = context.run(step, sent)
@@ -171,4 +172,4 @@ def resume_in_context(context: Context, work: Coroutine[Any, Any, T], awaited: o
             result: T = end.value
             return result
         finally:
-            del sent  # an error, its traceback and this frame would keep each other alive
+            del sent  # an error, its traceback and this frame form a reference cycle

@@ -201,7 +201,7 @@ class Client:
             now = await session.now()
         if circumstances is None:
             raise _no_job(job_id)
-        return explain(found[job_id], circumstances, led=leader is not None, now=now)
+        return explain(found[job_id], circumstances, has_leader=leader is not None, now=now)
 
     async def retry(self, job_id: int) -> bool:
         """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs, or

@@ -1,44 +1,44 @@
-"""How awa puts things into words: ordinals, rough times, and errors with all their causes."""
+"""Text for logs, errors and the command line: ordinals, durations, and errors with their causes."""
 
 import re
 import traceback
 from datetime import timedelta
 
-_ROUGH_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-_UNREADABLE_DATA = "22"  # the class of SQLSTATEs
-_MANY = 2  # of a unit: 90 minutes are 90m rather than 1h
+_DURATION_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_DATA_EXCEPTION = "22"  # the SQLSTATE class
+_MIN_UNITS = 2  # 90 minutes are "90m", not "1h"
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 11th, 111th, 121st."""
+    """Return 1st, 2nd, 3rd, 11th, 111th, 121st."""
     if 10 <= number % 100 <= 20:
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
 
 
 def count(number: int, noun: str) -> str:
-    """1 job, 2 jobs, 1,000 jobs."""
+    """Return a number with its noun: 1 job, 2 jobs, 1,000 jobs."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def short_duration(length: timedelta) -> str:
-    """About how long: 12s, 5m, 90m, 3h, 4d."""
-    seconds = round(abs(length).total_seconds())
-    for size, unit in _ROUGH_UNITS:
-        if seconds >= _MANY * size:
+def short_duration(duration: timedelta) -> str:
+    """Return an approximate duration in one unit: 12s, 5m, 90m, 3h, 4d."""
+    seconds = round(abs(duration).total_seconds())
+    for size, unit in _DURATION_UNITS:
+        if seconds >= _MIN_UNITS * size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
 
 
-def relative_time(distance: timedelta) -> str:
-    """How far away: in 5m, 3s ago, now."""
-    if abs(distance) < timedelta(seconds=0.5):
+def relative_time(offset: timedelta) -> str:
+    """Return an approximate time relative to now: in 5m, 3s ago, now."""
+    if abs(offset) < timedelta(seconds=0.5):
         return "now"
-    return f"in {short_duration(distance)}" if distance > timedelta(0) else f"{short_duration(distance)} ago"
+    return f"in {short_duration(offset)}" if offset > timedelta(0) else f"{short_duration(offset)} ago"
 
 
 def describe_chain(error: BaseException, limit: int = 4000) -> str:
-    """An error and the whole chain of its causes, the outermost first."""
+    """Return an error and its chain of causes, the outermost first."""
     parts: list[str] = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -51,34 +51,34 @@ def describe_chain(error: BaseException, limit: int = 4000) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, without a password in it, or a value of somebody's row.
+    """Return an error in one line, without passwords and without values from rows.
 
-    Of what PostgreSQL says only the first sentence: its DETAIL quotes rows. What it says of data that it cannot read
-    ends where the data begins.
+    From PostgreSQL errors it keeps only the message, since DETAIL quotes rows. Messages about invalid data quote the
+    data too: they are cut before it.
     """
     text = _text(error)
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str) and error.args:
         text = str(error.args[0])
-        if state.startswith(_UNREADABLE_DATA):
+        if state.startswith(_DATA_EXCEPTION):
             text = re.sub(r'"[^"]*"', '"…"', text.partition(":")[0])
     text = " ".join(text.split()) or type(error).__name__
     return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
 
 
 def format_frames(error: BaseException) -> str:
-    """Where an error came from: places in the code, and not a word of the error's own."""
+    """Return the traceback without the error's message, which may contain data."""
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # an error whose own words fail is still an error
-        return f"(its text cannot be shown: {type(failure).__name__})"
+    except Exception as failure:  # a broken __str__ must not hide the error
+        return f"(its message cannot be shown: __str__ raised {type(failure).__name__})"
 
 
 def clean_text(text: str, limit: int = 4000) -> str:
-    """Text that PostgreSQL can store, cut to a readable length."""
+    """Return text that PostgreSQL can store, cut to `limit` characters."""
     storable = text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
     return storable if len(storable) <= limit else storable[: limit - 1] + "…"

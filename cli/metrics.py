@@ -58,7 +58,7 @@ def serve_processes(supervisor: Supervisor, *, host: str, port: int | None) -> I
         yield
         return
     fleet = ProcessAggregate(supervisor)
-    server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, own_process=False)
+    server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, process_metrics=False)
     with signals_for_main_thread():
         server.start()
     try:
@@ -75,7 +75,7 @@ def _port(metrics: Metrics, part: HealthSource, host: str, port: int) -> Iterato
         metrics,
         host=host,
         port=port,
-        inherited=None if inherited is None else int(inherited),
+        listener_fd=None if inherited is None else int(inherited),
         health=health_probe(part, pulse),
         liveness=health_probe(pulse),
     )

@@ -1,1 +1,1 @@
-"""What operators see: metrics, logs, traces, health, job history, and explanations."""
+"""What operators see: metrics, logs, traces, health checks, job history and explanations."""

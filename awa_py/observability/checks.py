@@ -1,4 +1,4 @@
-"""What a process knows about its own health."""
+"""Health checks of a process, shown at /healthz and /readyz and used for the systemd status."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that can be wrong: the problem in a sentence (None: all is well), and what else there is to know.
+    """The result of one check. `problem` is a sentence, or None if the check passed.
 
-    Where a check is not `required`, the process can work all the same.
+    A process can work while a check that is not `required` fails.
     """
 
     name: str
@@ -18,5 +18,5 @@ class HealthCheck:
 
 
 def problems(checks: Sequence[HealthCheck]) -> list[str]:
-    """What keeps the process from its work, in sentences."""
+    """Return the problems of the required checks."""
     return [check.problem for check in checks if check.required and check.problem is not None]

@@ -1,6 +1,6 @@
-"""A histogram that takes its values by the batch.
+"""A Prometheus histogram that accepts values in batches.
 
-prometheus-client's takes them one by one, at about a microsecond each: a tenth of what a short job costs in all.
+prometheus-client's histogram accepts one value per call, which costs about a microsecond: a tenth of a short job.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Series:
-    """The values of one set of labels. One thread at a time may observe; any may read."""
+    """The observations of one label value. Only one thread may observe at a time; any thread may read."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -24,32 +24,32 @@ class Series:
         self.observe_all([value])
 
     def observe_all(self, values: list[float]) -> None:
-        """Takes them all, and sorts the list on the way."""
+        """Record all values. Sorts the list in place."""
         values.sort()
         self._sum += sum(values)
         below = 0
-        for n, bound in enumerate(self._bounds):
+        for index, bound in enumerate(self._bounds):
             if below == len(values):
                 return
-            upto = bisect_right(values, bound, below)
-            self._counts[n] += upto - below
-            below = upto
+            up_to = bisect_right(values, bound, below)
+            self._counts[index] += up_to - below
+            below = up_to
         self._counts[-1] += len(values) - below
 
     def read(self) -> tuple[list[int], float]:
-        """How many were at or below each bound, and in all; and their sum."""
+        """Return the cumulative counts per bound, the last being the total, and the sum of the values."""
         total = 0
         return [total := total + count for count in list(self._counts)], self._sum
 
 
 class Histogram:
-    """What prometheus-client shows as a histogram, with no label or one."""
+    """A collector that prometheus-client exposes as a histogram, with at most one label."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float], label: str | None = None) -> None:
         self._name = name
         self._text = text
         self._bounds = tuple(bounds)
-        self._shown_bounds = [*map(floatToGoString, bounds), "+Inf"]
+        self._bound_labels = [*map(floatToGoString, bounds), "+Inf"]
         self._label = label
         self._series: dict[str, Series] = {} if label else {"": Series(self._bounds)}
 
@@ -68,5 +68,5 @@ class Histogram:
         for family in self.describe():
             for value, series in list(self._series.items()):
                 counts, total = series.read()
-                family.add_metric([value], list(zip(self._shown_bounds, counts, strict=True)), total)
+                family.add_metric([value], list(zip(self._bound_labels, counts, strict=True)), total)
             yield family

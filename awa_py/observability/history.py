@@ -1,4 +1,4 @@
-"""What happened to a job: told by its row, and by what was noted of it meanwhile."""
+"""Build a job's history from its row and from the events that workers recorded in `awa.events`."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,14 @@ from uuid import UUID
 from awa_py.model.job import Job
 from awa_py.store.events import EventRow
 
-# What the database itself says of an attempt whose worker died.
-RESCUES = ("heartbeat stale: worker presumed dead", "worker gone: its session ended")
-# What one statement does has one time: an attempt that is taken over ends and begins at the same moment.
-AT_ONCE = {"enqueued": 0, "due": 2, "started": 3, "completed": 4, "failed": 4, "cancelled": 4}  # the others: 1
+# Errors that the database writes when it rescues an attempt whose worker died.
+RESCUE_ERRORS = ("heartbeat stale: worker presumed dead", "worker gone: its session ended")
+# The order of events with the same time. All changes of one statement have one time, so a rescued attempt can end at
+# the moment at which the next one starts.
+ORDER_AT_SAME_TIME = {"enqueued": 0, "due": 2, "started": 3, "completed": 4, "failed": 4, "cancelled": 4}
+DEFAULT_ORDER = 1
 ENDS_WITH_ERROR = ("retried", "failed", "cancelled")
-MOMENT = timedelta(microseconds=1)
+MIN_STEP = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +39,31 @@ class _Error:
     text: str
 
 
-def history(job: Job, noted: Sequence[EventRow]) -> list[Event]:
-    """All of it, in its order. What has not come yet, a due time, is the last."""
+def history(job: Job, recorded: Sequence[EventRow]) -> list[Event]:
+    """Return the job's events in order. A due time in the future comes last."""
     errors = list(map(_error, job.errors))
-    told = [*_of_the_row(job, errors), *_beside_the_row(job, noted, errors)]
-    told += [
+    events = [*_from_row(job, errors), *_from_events(job, recorded, errors)]
+    events += [
         Event(
             at=error.at,
-            event="rescued" if error.text in RESCUES else "error",
+            event="rescued" if error.text in RESCUE_ERRORS else "error",
             attempt=error.attempt or None,
             detail=error.text,
         )
         for error in errors
     ]
-    if job.run_at > job.created_at and all(job.run_at != event.at for event in told):
-        told.append(Event(at=job.run_at, event="due"))
-    return sorted(told, key=lambda event: (event.at, AT_ONCE.get(event.event, 1)))
+    if job.run_at > job.created_at and all(job.run_at != event.at for event in events):
+        events.append(Event(at=job.run_at, event="due"))
+    return sorted(events, key=lambda event: (event.at, ORDER_AT_SAME_TIME.get(event.event, DEFAULT_ORDER)))
 
 
-def _of_the_row(job: Job, errors: list[_Error]) -> Iterator[Event]:
-    """The beginning, the last attempt, and the end; its error is taken from the list."""
+def _from_row(job: Job, errors: list[_Error]) -> Iterator[Event]:
+    """Yield the enqueueing, the last attempt and the end. Remove the final error from `errors`."""
     yield Event(at=job.created_at, event="enqueued")
     if job.attempted_at is not None:
         yield Event(at=job.attempted_at, event="started", attempt=job.attempt, worker_id=job.worker_id)
     if job.finalized_at is not None:
-        # They were written by one statement, which has one time.
+        # One statement writes the end and its error, so their times are equal.
         last = next((error for error in reversed(errors) if error.at == job.finalized_at), None)
         if last is not None:
             errors.remove(last)
@@ -74,51 +76,54 @@ def _of_the_row(job: Job, errors: list[_Error]) -> Iterator[Event]:
         )
 
 
-def _beside_the_row(job: Job, noted: Sequence[EventRow], errors: list[_Error]) -> Iterator[Event]:
-    """What was noted, each but once, with the errors that belong to it, which are taken from the list.
+def _from_events(job: Job, recorded: Sequence[EventRow], errors: list[_Error]) -> Iterator[Event]:
+    """Yield the recorded events without duplicates, with their errors. Remove those errors from `errors`.
 
-    Of an attempt that it knows, the row knows better.
+    Skip the attempt that the row describes: the row is more precise.
     """
-    known = None if job.attempted_at is None else job.lease
+    row_lease = None if job.attempted_at is None else job.lease
     by_lease: dict[int, list[EventRow]] = defaultdict(list)
-    for each in noted:
-        if each.lease != known:
-            by_lease[each.lease].append(each)
-    # A worker's time may be a little off: no attempt began before the one before it had ended, …
-    floor = job.created_at
-    for _, of_lease in sorted(by_lease.items()):
-        for n, event in enumerate(_attempt(of_lease, errors)):
-            floor = max(floor if n == 0 else floor + MOMENT, event.at)  # … and none ended before it began
-            yield replace(event, at=floor)
+    for row in recorded:
+        if row.lease != row_lease:
+            by_lease[row.lease].append(row)
+    # A worker's clock may differ: an attempt starts no earlier than the previous one ended, and ends after its start.
+    earliest = job.created_at
+    for _, rows in sorted(by_lease.items()):
+        for index, event in enumerate(_attempt(rows, errors)):
+            earliest = max(earliest if index == 0 else earliest + MIN_STEP, event.at)
+            yield replace(event, at=earliest)
 
 
-def _attempt(noted: Sequence[EventRow], errors: list[_Error]) -> Iterator[Event]:
-    """Its start, and what became of it. An error's time is the database's own, and sets the worker's right."""
-    once = {each.event: each for each in noted if each.event != "started"}
-    began_at = next((each.began_at for each in noted if each.began_at is not None), None)
+def _attempt(rows: Sequence[EventRow], errors: list[_Error]) -> Iterator[Event]:
+    """Yield an attempt's start and its end. An error has the database's time, which corrects the worker's times."""
+    unique = {row.event: row for row in rows if row.event != "started"}
+    began_at = next((row.began_at for row in rows if row.began_at is not None), None)
     ends = []
-    for each in sorted(once.values(), key=attrgetter("at")):
-        error = _nearest(errors, each) if each.event in ENDS_WITH_ERROR else None
-        if error is not None and each.began_at is not None:
-            began_at = each.began_at - (each.at - error.at)
+    for row in sorted(unique.values(), key=attrgetter("at")):
+        error = _pop_nearest(errors, row) if row.event in ENDS_WITH_ERROR else None
+        if error is not None and row.began_at is not None:
+            began_at = row.began_at - (row.at - error.at)
         ends.append(
             Event(
-                at=each.at if error is None else error.at,
-                event=each.event,
-                attempt=each.attempt or None,
-                worker_id=each.worker_id,
-                detail=each.detail if error is None else error.text,
+                at=row.at if error is None else error.at,
+                event=row.event,
+                attempt=row.attempt or None,
+                worker_id=row.worker_id,
+                detail=row.detail if error is None else error.text,
             )
         )
     if began_at is not None:
-        yield Event(at=began_at, event="started", attempt=noted[0].attempt, worker_id=noted[0].worker_id)
+        yield Event(at=began_at, event="started", attempt=rows[0].attempt, worker_id=rows[0].worker_id)
     yield from ends
 
 
-def _nearest(errors: list[_Error], noted: EventRow) -> _Error | None:
-    """The error that ended the attempt, taken from the list: after an operator's retry attempts are counted anew."""
-    alike = [error for error in errors if error.attempt == noted.attempt]
-    nearest = min(alike, key=lambda error: abs(error.at - noted.at), default=None)
+def _pop_nearest(errors: list[_Error], row: EventRow) -> _Error | None:
+    """Remove and return the error that ended the attempt.
+
+    Several errors can have one attempt number, since `awa job retry` restarts the count: the nearest in time is right.
+    """
+    candidates = [error for error in errors if error.attempt == row.attempt]
+    nearest = min(candidates, key=lambda error: abs(error.at - row.at), default=None)
     if nearest is not None:
         errors.remove(nearest)
     return nearest

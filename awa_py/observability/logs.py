@@ -1,4 +1,4 @@
-"""Which job a log line belongs to, and lines that would come by the thousand."""
+"""Job fields on log records, and a throttle for lines that repeat."""
 
 import contextvars
 import logging
@@ -15,26 +15,26 @@ from awa_py.text import short_duration
 
 FIELDS = ("job_id", "job_kind", "queue", "attempt", "jobs", "worker")
 FIRST_PAUSE_S = 10.0
-LONGEST_PAUSE_S = 600.0
-_SHOWN_CHARACTERS = 8  # of a worker's id, where people read it
+MAX_PAUSE_S = 600.0
+_WORKER_ID_CHARACTERS = 8  # in log lines for people
 
 
 class Call(Protocol):
-    """A handler's call: with one job, or with a batch of them."""
+    """A handler call, with one job or with a batch of jobs."""
 
     def fields(self) -> dict[str, Any]: ...
 
 
-# Set in the context that each handler has to itself: its tasks and its threads inherit it.
+# Each handler runs in its own context; its tasks and threads inherit these.
 current_call: ContextVar[Call | None] = ContextVar("awa_call", default=None)
 current_worker: ContextVar[str | None] = ContextVar("awa_worker", default=None)
 
 
 class JobFilter(logging.Filter):
-    """Lets every line pass, and adds the job that it was written for. It goes on a logging.Handler.
+    """Adds the current job's fields to each record and drops none. Attach it to a logging.Handler.
 
-    A record gets `job_id`, `job_kind`, `queue`, `attempt`, `jobs` (of a batch: how many) and `worker`, None where there
-    is none; and `job`, all of them in a few words, empty outside of handlers.
+    A record gets `job_id`, `job_kind`, `queue`, `attempt`, `jobs` (the size of a batch) and `worker`, each None if it
+    does not apply, and `job`: all of them as text, empty outside of handlers.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -42,20 +42,20 @@ class JobFilter(logging.Filter):
         found = {"worker": current_worker.get(), "job": ""}
         if call is not None:
             found |= call.fields()
-            found["job"] = _in_words(found)
+            found["job"] = _job_text(found)
             record.__dict__.update(found)
         for name in (*FIELDS, "job"):
             record.__dict__.setdefault(name, found.get(name))
         return True
 
 
-def _in_words(fields: Mapping[str, Any]) -> str:
+def _job_text(fields: Mapping[str, Any]) -> str:
     job = f"job {fields['job_id']}" if "job_id" in fields else f"{fields['jobs']} jobs"
     words = [f"{job} {fields['job_kind']}", f"queue {fields['queue']}"]
     if "attempt" in fields:
         words.append(f"attempt {fields['attempt']}")
     if fields["worker"] is not None:
-        words.append(f"worker {fields['worker'][:_SHOWN_CHARACTERS]}")
+        words.append(f"worker {fields['worker'][:_WORKER_ID_CHARACTERS]}")
     return f"[{', '.join(words)}]"
 
 
@@ -70,7 +70,7 @@ class _Line:
 
 
 class _Pause:
-    """Until when lines of a kind are held back, and what was."""
+    """The time in which lines with one key are held back, and those that were."""
 
     __slots__ = ("ends_at", "held", "latest", "length_s", "timer")
 
@@ -83,10 +83,10 @@ class _Pause:
 
 
 class LogThrottle:
-    """Lines that may come by the thousand: the first of a kind at once, then one for all that came meanwhile.
+    """Collects lines that repeat: writes the first with a key at once, then one line for all that followed.
 
-    As long as they go on coming, that one comes more and more seldom: after 10 s, 20 s, 40 s …, at last every 10
-    minutes. At the level DEBUG each line is there.
+    While lines keep coming, the collected line is written after 10 s, 20 s, 40 s, … and at most every 10 minutes.
+    At level DEBUG every line is written.
     """
 
     def __init__(self, logger: logging.Logger, *, pause_s: float = FIRST_PAUSE_S) -> None:
@@ -98,47 +98,47 @@ class LogThrottle:
     def log(
         self,
         level: int,
-        kind: Hashable,
+        key: Hashable,
         message: str,
         *values: object,
         exc_info: BaseException | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes the line, or counts it with others of its kind."""
+        """Write the line, or hold it back if a line with this key was written recently."""
         line = _Line(level, message, values, exc_info, extra)
-        if self._is_first(kind, line):
+        if self._is_due(key, line):
             self._logger.log(level, message, *values, exc_info=exc_info, extra=extra, stacklevel=2)
         else:
             self._logger.debug(message, *values, exc_info=exc_info, extra=extra, stacklevel=2)
 
     def close(self) -> None:
-        """Says at once what it still has to say."""
-        for kind in list(self._pauses):
-            self._end_pause(kind)
+        """Write all lines that are held back."""
+        for key in list(self._pauses):
+            self._end_pause(key)
 
-    def _is_first(self, kind: Hashable, line: _Line) -> bool:
+    def _is_due(self, key: Hashable, line: _Line) -> bool:
         with self._lock:
-            pause = self._pauses.get(kind)
+            pause = self._pauses.get(key)
             if pause is None or (pause.timer is None and time.monotonic() >= pause.ends_at):
-                self._pauses[kind] = _Pause(self._pause_s)
+                self._pauses[key] = _Pause(self._pause_s)
                 return True
             pause.held += 1
             pause.latest = line
             if pause.timer is None:
                 left_s = max(0.0, pause.ends_at - time.monotonic())
-                pause.timer = threading.Timer(left_s, self._end_pause, (kind,))
+                pause.timer = threading.Timer(left_s, self._end_pause, (key,))
                 pause.timer.daemon = True
                 pause.timer.start()
             return False
 
-    def _end_pause(self, kind: Hashable) -> None:
+    def _end_pause(self, key: Hashable) -> None:
         with self._lock:
-            pause = self._pauses.pop(kind, None)
+            pause = self._pauses.pop(key, None)
             if pause is None or pause.latest is None:
                 return
             if pause.timer is not None:
                 pause.timer.cancel()
-            self._pauses[kind] = _Pause(min(2 * pause.length_s, LONGEST_PAUSE_S))
+            self._pauses[key] = _Pause(min(2 * pause.length_s, MAX_PAUSE_S))
         pause.latest.context.run(self._write_latest, pause)
 
     def _write_latest(self, pause: _Pause) -> None:

@@ -1,6 +1,6 @@
-"""Traces and metrics to an OpenTelemetry collector, where OTEL_EXPORTER_OTLP_ENDPOINT names one.
+"""Export traces and metrics to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
 
-The metrics are those that Prometheus sees: whatever the registry holds goes out, cumulative, as it is.
+The metrics are those of the Prometheus registry, cumulative, under the same names.
 """
 
 import logging
@@ -39,8 +39,8 @@ DEFAULT_INTERVAL_MS = "60000"
 def export_telemetry(
     registry: CollectorRegistry, instance: str, environ: Mapping[str, str] = os.environ
 ) -> Iterator[None]:
-    """Sends this process's spans and metrics to the collector that the environment names; without one, nothing."""
-    traces, metrics = (_is_wanted(name, environ) for name in (TRACES_ENDPOINT, METRICS_ENDPOINT))
+    """Export this process's spans and metrics to the collector in the environment; do nothing without one."""
+    traces, metrics = (_is_configured(name, environ) for name in (TRACES_ENDPOINT, METRICS_ENDPOINT))
     if not traces and not metrics:
         yield
         return
@@ -48,18 +48,18 @@ def export_telemetry(
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
         import opentelemetry.sdk.metrics.export  # noqa: F401
     except ImportError:
-        logger.warning("%s is set, but nothing can be sent there: pip install 'awa-py[otel]'", ENDPOINT)
+        logger.warning("%s is set, but the exporter is not installed: run pip install 'awa-py[otel]'", ENDPOINT)
         yield
         return
-    with ExitStack() as ends:
+    with ExitStack() as stack:
         if metrics:
-            ends.enter_context(_metrics(registry, instance, environ))
-        if traces and not tracing.is_enabled():  # an app may have set up its own
-            ends.enter_context(_traces(instance))
+            stack.enter_context(_metrics(registry, instance, environ))
+        if traces and not tracing.is_enabled():  # the app may have set up its own tracer provider
+            stack.enter_context(_traces(instance))
         yield
 
 
-def _is_wanted(endpoint: str, environ: Mapping[str, str]) -> bool:
+def _is_configured(endpoint: str, environ: Mapping[str, str]) -> bool:
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     return bool(environ.get(endpoint, "").strip() or environ.get(ENDPOINT, "").strip())
@@ -69,7 +69,7 @@ def _resource(instance: str) -> "Resource":
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     own = Resource({"service.name": "awa", "service.instance.id": instance, "service.version": version("awa-py")})
-    return own.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first
+    return own.merge(OTELResourceDetector().detect())  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win
 
 
 @contextmanager
@@ -92,23 +92,23 @@ def _traces(instance: str) -> Iterator[None]:
 def _metrics(registry: CollectorRegistry, instance: str, environ: Mapping[str, str]) -> Iterator[None]:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    sender = MetricSender(registry, OTLPMetricExporter(), _resource(instance), _interval_s(environ))
-    sender.start()
+    exporter = PeriodicMetricExporter(registry, OTLPMetricExporter(), _resource(instance), _interval_s(environ))
+    exporter.start()
     try:
         yield
     finally:
-        sender.stop()
+        exporter.stop()
 
 
 def _interval_s(environ: Mapping[str, str]) -> float:
     text = environ.get(INTERVAL, "").strip() or DEFAULT_INTERVAL_MS
     if not text.isdecimal() or int(text) == 0:
-        raise ConfigError(f"{INTERVAL} is a number of milliseconds, from 1 on")
+        raise ConfigError(f"{INTERVAL} must be a whole number of milliseconds, at least 1")
     return int(text) / 1000
 
 
-class MetricSender:
-    """Sends all metrics every so often, and once more at the end."""
+class PeriodicMetricExporter:
+    """Exports all metrics at an interval, and once more at the end."""
 
     def __init__(
         self, registry: CollectorRegistry, exporter: "MetricExporter", resource: "Resource", interval_s: float
@@ -117,7 +117,7 @@ class MetricSender:
         self._exporter = exporter
         self._resource = resource
         self._interval_s = interval_s
-        self._began = time.time_ns()
+        self._started_ns = time.time_ns()
         self._log_throttle = LogThrottle(logger)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="awa-otlp", daemon=True)
@@ -132,32 +132,34 @@ class MetricSender:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            self._send()
-        self._send()
+            self._export()
+        self._export()
 
-    def _send(self) -> None:
+    def _export(self) -> None:
         try:
-            self._exporter.export(metrics_data(self._registry.collect(), self._resource, self._began, time.time_ns()))
-        except Exception as error:  # the next one may get through
-            self._log_throttle.log(logging.WARNING, "send", "the metrics were not sent: %s", describe(error))
+            self._exporter.export(
+                metrics_data(self._registry.collect(), self._resource, self._started_ns, time.time_ns())
+            )
+        except Exception as error:  # the next export may succeed
+            self._log_throttle.log(logging.WARNING, "export", "could not export metrics: %s", describe(error))
 
 
-def metrics_data(families: Iterable[Family], resource: "Resource", began_ns: int, now_ns: int) -> "MetricsData":
-    """What a registry holds, as OpenTelemetry has it."""
+def metrics_data(families: Iterable[Family], resource: "Resource", started_ns: int, now_ns: int) -> "MetricsData":
+    """Convert Prometheus metric families to OpenTelemetry's format."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    metrics = [metric for family in families for metric in _converted(family, began_ns, now_ns)]
+    metrics = [metric for family in families for metric in _convert(family, started_ns, now_ns)]
     scope = ScopeMetrics(scope=InstrumentationScope("awa", version("awa-py")), metrics=metrics, schema_url="")
     return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
-def _converted(family: Family, began_ns: int, now_ns: int) -> Iterator["Metric"]:
-    """One metric; of a kind that OpenTelemetry does not have, one for each of its series."""
+def _convert(family: Family, started_ns: int, now_ns: int) -> Iterator["Metric"]:
+    """Yield one metric; for types that OpenTelemetry does not have, one per series."""
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Histogram, Metric, NumberDataPoint, Sum
 
     def points(samples: Iterable[Sample]) -> list[NumberDataPoint]:
-        return [NumberDataPoint(sample.labels, began_ns, now_ns, sample.value) for sample in samples]
+        return [NumberDataPoint(sample.labels, started_ns, now_ns, sample.value) for sample in samples]
 
     series: dict[str, list[Sample]] = defaultdict(list)
     for sample in family.samples:
@@ -168,7 +170,7 @@ def _converted(family: Family, began_ns: int, now_ns: int) -> Iterator["Metric"]
         for samples in series.values():
             found[family.name] = Sum(points(samples), AggregationTemporality.CUMULATIVE, is_monotonic=True)
     elif family.type == "histogram":
-        histograms = _histogram_points(series, family.name, began_ns, now_ns)
+        histograms = _histogram_points(series, family.name, started_ns, now_ns)
         found[family.name] = Histogram(histograms, AggregationTemporality.CUMULATIVE)
     else:
         found = {name: Gauge(points(samples)) for name, samples in series.items()}
@@ -176,7 +178,7 @@ def _converted(family: Family, began_ns: int, now_ns: int) -> Iterator["Metric"]
         yield Metric(name, family.documentation, family.unit, data)
 
 
-def _histogram_points(series: Mapping[str, list[Sample]], name: str, began_ns: int, now_ns: int) -> list[Any]:
+def _histogram_points(series: Mapping[str, list[Sample]], name: str, started_ns: int, now_ns: int) -> list[Any]:
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     buckets: dict[tuple[tuple[str, str], ...], list[Sample]] = defaultdict(list)
@@ -190,13 +192,13 @@ def _histogram_points(series: Mapping[str, list[Sample]], name: str, began_ns: i
         points.append(
             HistogramDataPoint(
                 attributes=dict(labels),
-                start_time_unix_nano=began_ns,
+                start_time_unix_nano=started_ns,
                 time_unix_nano=now_ns,
                 count=counts[-1],
                 sum=sums.get(labels, 0.0),
                 bucket_counts=[count - before for count, before in zip(counts, [0, *counts], strict=False)],
                 explicit_bounds=[float(sample.labels["le"]) for sample in found[:-1]],
-                min=None,  # type: ignore[arg-type]  # nobody keeps them
+                min=None,  # type: ignore[arg-type]  # not recorded
                 max=None,  # type: ignore[arg-type]
             )
         )

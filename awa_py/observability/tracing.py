@@ -1,7 +1,7 @@
-"""OpenTelemetry: the enqueuer's trace context travels in a job's metadata, and each run is a span that links to it.
+"""OpenTelemetry tracing: enqueue stores the trace context in the job's metadata, and each run is a span linked to it.
 
-Nobody switches it on here: a program that traces has imported OpenTelemetry and set a tracer provider up, and one that
-does not pays for nothing, not even for the import.
+There is no switch: tracing is on if the program has imported OpenTelemetry and set a tracer provider. A program that
+has not pays nothing, not even the import.
 """
 
 import json
@@ -18,11 +18,11 @@ from awa_py.model.outcomes import Cancel, Outcome, Snooze, Throttled
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
 
-KEY = "trace"  # in a job's metadata: {"traceparent": "00-…", "tracestate": "…"}, as W3C writes them
+METADATA_KEY = "trace"  # the value is a W3C trace context: {"traceparent": "00-…", "tracestate": "…"}
 
 
 def is_enabled() -> bool:
-    """Whether this process has a tracer provider that does anything."""
+    """Return whether this process has a tracer provider that records spans."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return False
@@ -30,18 +30,18 @@ def is_enabled() -> bool:
 
 
 def add_trace_context(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """The jobs, with the trace context of whoever enqueues them; as they are where nobody traces."""
-    carrier = _current() if "opentelemetry.trace" in sys.modules else None
+    """Return the jobs with the current trace context in their metadata; unchanged if there is none."""
+    carrier = _current_context() if "opentelemetry.trace" in sys.modules else None
     if not carrier:
         return jobs
-    spec: dict[int, JobSpec] = {}  # jobs go on sharing them
+    specs: dict[int, JobSpec] = {}  # jobs that shared a spec share the new one too
     for job in jobs:
-        if id(job.spec) not in spec:
-            spec[id(job.spec)] = replace(job.spec, metadata={**(job.spec.metadata or {}), KEY: carrier})
-    return [NewJob.from_spec(spec[id(job.spec)], *job[1:]) for job in jobs]
+        if id(job.spec) not in specs:
+            specs[id(job.spec)] = replace(job.spec, metadata={**(job.spec.metadata or {}), METADATA_KEY: carrier})
+    return [NewJob.from_spec(specs[id(job.spec)], *job[1:]) for job in jobs]
 
 
-def _current() -> dict[str, str]:
+def _current_context() -> dict[str, str]:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}
@@ -50,7 +50,7 @@ def _current() -> dict[str, str]:
 
 
 class Tracer:
-    """Makes the spans of a worker."""
+    """Creates the spans of a worker."""
 
     def __init__(self, worker: str) -> None:
         from opentelemetry import trace
@@ -61,7 +61,7 @@ class Tracer:
 
     @contextmanager
     def start_span(self, fields: Mapping[str, Any], metadata: Sequence[str | None]) -> Iterator["Span"]:
-        """The span of one call of a handler: a trace of its own, linked to those that enqueued its jobs."""
+        """Start the span of one handler call: a new trace, linked to the spans that enqueued its jobs."""
         from opentelemetry.context import Context
 
         attributes = {
@@ -82,7 +82,7 @@ class Tracer:
             kind=self._trace.SpanKind.CONSUMER,
             attributes=attributes,
             links=[link for text in metadata if (link := _link(text)) is not None],
-            record_exception=False,  # its words are the handler's own, and may be anything
+            record_exception=False,  # the message may contain the job's data
             set_status_on_exception=False,
         ) as span:
             try:
@@ -91,23 +91,23 @@ class Tracer:
                 self.record_outcome(span, error)
                 raise
 
-    def record_outcome(self, span: "Span", end: object) -> None:
-        """How the handler ended, by what it returned or raised: what kind of error, and not a word of its text."""
-        if isinstance(end, Outcome):
-            span.set_attribute("awa.job.outcome", type(end).__name__.lower())
-        if isinstance(end, Exception) and not isinstance(end, (Snooze, Throttled, Cancel)):
-            span.set_attribute("error.type", type(end).__qualname__)
+    def record_outcome(self, span: "Span", result: object) -> None:
+        """Record how the handler ended: the outcome or the error's type, never its message."""
+        if isinstance(result, Outcome):
+            span.set_attribute("awa.job.outcome", type(result).__name__.lower())
+        if isinstance(result, Exception) and not isinstance(result, (Snooze, Throttled, Cancel)):
+            span.set_attribute("error.type", type(result).__qualname__)
             span.set_status(self._trace.StatusCode.ERROR)
 
 
 def _link(metadata: str | None) -> "Link | None":
-    """To the span in which a job was enqueued, where its metadata names one."""
-    if metadata is None or f'"{KEY}"' not in metadata:
+    """Return a link to the span in which the job was enqueued, if its metadata contains one."""
+    if metadata is None or f'"{METADATA_KEY}"' not in metadata:
         return None
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    carrier = json.loads(metadata).get(KEY)
+    carrier = json.loads(metadata).get(METADATA_KEY)
     if not isinstance(carrier, dict):
         return None
     texts = {name: value for name, value in carrier.items() if isinstance(value, str)}

@@ -1,20 +1,22 @@
-"""Which workers of the registry somebody means."""
+"""Find the workers that an operator names on the command line."""
 
 from collections.abc import Sequence
 
 from awa_py.errors import UnknownWorker
 from awa_py.store.queues import WorkerRow
 
-KNOWN_SHOWN = 10
+MAX_LISTED = 10
 
 
 def find_workers(workers: Sequence[WorkerRow], name: str) -> list[WorkerRow]:
-    """The workers of that label, else the one whose id begins so. With a star, all whose name begins so, else all whose
-    id does."""
-    beginning = name.removesuffix("*")
-    if beginning != name:
-        named = [worker for worker in workers if worker.name.startswith(beginning)]
-        found = named or [worker for worker in workers if str(worker.id).startswith(beginning)]
+    """Return the workers with this label, or the one whose id starts with it. Raise UnknownWorker if there is none.
+
+    A trailing star matches all workers whose name, or else whose id, starts with what precedes it.
+    """
+    prefix = name.removesuffix("*")
+    if prefix != name:
+        named = [worker for worker in workers if worker.name.startswith(prefix)]
+        found = named or [worker for worker in workers if str(worker.id).startswith(prefix)]
     else:
         found = [worker for worker in workers if worker.label == name] or _by_id(workers, name)
     if not found:
@@ -22,17 +24,16 @@ def find_workers(workers: Sequence[WorkerRow], name: str) -> list[WorkerRow]:
     return found
 
 
-def _by_id(workers: Sequence[WorkerRow], beginning: str) -> list[WorkerRow]:
-    found = [worker for worker in workers if beginning and str(worker.id).startswith(beginning.lower())]
+def _by_id(workers: Sequence[WorkerRow], prefix: str) -> list[WorkerRow]:
+    found = [worker for worker in workers if prefix and str(worker.id).startswith(prefix.lower())]
     if len(found) > 1:
-        raise UnknownWorker(
-            f'"{beginning}" may be any of {", ".join(str(worker.id) for worker in found)}: say more of it'
-        )
+        ids = ", ".join(str(worker.id) for worker in found)
+        raise UnknownWorker(f'several worker ids start with "{prefix}": {ids}; give more characters')
     return found
 
 
 def _known(workers: Sequence[WorkerRow]) -> str:
     if not workers:
-        return "there are none"
-    more = f" and {len(workers) - KNOWN_SHOWN} more" if len(workers) > KNOWN_SHOWN else ""
-    return f"there are {', '.join(worker.name for worker in workers[:KNOWN_SHOWN])}{more}"
+        return "no worker is registered"
+    more = f" and {len(workers) - MAX_LISTED} more" if len(workers) > MAX_LISTED else ""
+    return f"the workers are {', '.join(worker.name for worker in workers[:MAX_LISTED])}{more}"

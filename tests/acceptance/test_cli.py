@@ -132,8 +132,8 @@ class TestEnqueue:
             ["key", "ordered", "yes"],
         ]
         told = awa.ok("job", "explain", last).out
-        assert f'Its key "k" is ordered: job {first}, which is available, has to end first.' in told
-        assert '2 jobs of its key "k" are ahead of it.' in told
+        assert f'Its concurrency key "k" is ordered: job {first} (available) must end first.' in told
+        assert '2 jobs with its concurrency key "k" are ahead of it.' in told
 
     def test_an_app_checks_the_arguments_and_gives_its_defaults(self, awa: Awa) -> None:
         wrong = awa("enqueue", "greet", '{"nam": "me"}', "--app", "tasks:app")
@@ -165,7 +165,7 @@ class TestWorker:
         failed = awa.ok("job", "show", broken, "--json").json
         assert failed["state"] == "failed"
         assert "it broke" in failed["errors"][0]["error"]
-        assert "It failed for good" in awa.ok("job", "explain", broken).out
+        assert "It failed 20" in awa.ok("job", "explain", broken).out
         assert [row["name"] for row in awa.ok("cron", "list", "--json").json] == ["digest"]
 
     def test_a_signal_ends_it_with_exit_code_0(self, awa: Awa) -> None:
@@ -270,18 +270,18 @@ class TestJob:
     async def test_explain_says_what_is_missing(self, awa: Awa, session: Session) -> None:
         job_id = awa.ok("enqueue", "greet", "-q", "email").out.strip()
 
-        def report_errors() -> Any:
+        def explained() -> Any:
             return " ".join(awa.ok("job", "explain", job_id, "--json").json["reasons"])
 
-        assert "No worker is alive" in report_errors()
+        assert "No worker is alive" in explained()
         await serve(session, "other", kinds=("greet",))
-        assert 'No live worker serves its queue "email"' in report_errors()
+        assert 'No live worker serves its queue "email"' in explained()
         await serve(session, "email", kinds=("other",))
-        assert 'knows the kind "greet"' in report_errors()
+        assert 'has a handler for kind "greet"' in explained()
         await serve(session, "email", kinds=("greet",))
-        assert "It is the next in line" in report_errors()
+        assert "It is next in line" in explained()
         await queues.pause_queue(session, "email", paused=True)
-        assert 'Its queue "email" is paused' in report_errors()
+        assert 'Its queue "email" is paused' in explained()
 
     def test_explain_counts_who_is_ahead_and_how_long_it_takes(self, awa: Awa) -> None:
         awa.ok("enqueue", "work", "--count", "2")
@@ -290,7 +290,7 @@ class TestJob:
         later = awa.ok("enqueue", "work", "--delay", "3h").out.strip()
         text = awa.ok("job", "explain", later).out
         assert "It is scheduled for" in text
-        assert "Nobody leads" in text
+        assert "There is no leader" in text
 
 
 class TestQueue:

@@ -86,7 +86,7 @@ class TestTheList:
         awa.ok("migrate", "--schema", "second")
         assert awa.ok("workers").out == "no workers\n"
         for command in (("--schema", "second", "workers", "stop", "x"), ("workers", "--schema", "second", "stop", "x")):
-            assert "there are none" in awa(*command).err
+            assert "no worker is registered" in awa(*command).err
 
 
 class TestCommands:
@@ -112,7 +112,7 @@ class TestCommands:
         await enter(session, "mail-worker-a")
         answer = awa("workers", "stop", "mail-worker-a", "mail-worker-x")
         assert (answer.code, answer.out) == (1, "")
-        assert answer.err == 'awa: there is no worker "mail-worker-x"; there are mail-worker-a\n'
+        assert answer.err == 'awa: there is no worker "mail-worker-x"; the workers are mail-worker-a\n'
         (row,) = awa.ok("workers", "--json").json
         assert not row["stopping"]
 

@@ -178,20 +178,23 @@ class TestExplain:
         assert "limit" not in " ".join(await app.explain(job))
         running += await insert_running(session, 1, **key)
         told = " ".join(await app.explain(behind))
-        assert f'Its key "k" is at its limit: 2 of 2 jobs are running (jobs {running[0]}, {running[1]}).' in told
-        assert '1 job of its key "k" is ahead of it.' in told
+        assert (
+            f'Its concurrency key "k" is at its limit: 2 of 2 jobs are running (jobs {running[0]}, {running[1]}).'
+            in told
+        )
+        assert '1 job with its concurrency key "k" is ahead of it.' in told
 
     async def test_an_ordered_key_names_the_job_that_comes_first(self, app: App, session: Session) -> None:
         new = NewJob(kind="work", concurrency_key="k", ordered=True)
         first, second = await put(session, new, new)
-        assert f'Its key "k" is ordered: job {first}, which is available, has to end first.' in await app.explain(
+        assert f'Its concurrency key "k" is ordered: job {first} (available) must end first.' in await app.explain(
             second
         )
         assert "ordered" not in " ".join(await app.explain(first))
         await session.connection.execute("DELETE FROM awa.ready WHERE id = $1", first)
         key: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "ordered": True}
         await insert(session, "scheduled", id=first, state="retryable", lease=1, attempt=1, **key)
-        assert f'Its key "k" is ordered: job {first}, which is retryable, has to end first.' in await app.explain(
+        assert f'Its concurrency key "k" is ordered: job {first} (retryable) must end first.' in await app.explain(
             second
         )
         await session.connection.execute("UPDATE awa.scheduled SET lease = 0, attempt = 0, state = 'scheduled'")
@@ -205,8 +208,8 @@ class TestExplain:
         assert "full" not in " ".join(await app.explain(job))
         await insert_queue(session, max_workers=2, rate_jobs=10, rate_period=timedelta(minutes=1))
         told = " ".join(await app.explain(job))
-        assert 'Its queue "default" is full: 2 of 2 jobs are running.' in told
-        assert 'Its queue "default" begins at most 10 jobs in 1m.' in told
+        assert 'Its queue "default" is at its max_workers: 2 of 2 jobs are running.' in told
+        assert 'Its queue "default" starts at most 10 jobs in 1m.' in told
         await insert_queue(session, throttled_until=FromNow(60), throttle_reason="slow down")
         told = " ".join(await app.explain(job))
         assert 'Its queue "default" is throttled until ' in told
@@ -218,4 +221,4 @@ class TestExplain:
         keyed = NewJob(kind="work", concurrency_key="k")
         *_, last_keyed, last = await put(session, NewJob(kind="work"), keyed, keyed, keyed, NewJob(kind="work"))
         assert '1 job is ahead of it in its queue "default".' in await app.explain(last)
-        assert '2 jobs of its key "k" are ahead of it.' in await app.explain(last_keyed)
+        assert '2 jobs with its concurrency key "k" are ahead of it.' in await app.explain(last_keyed)

@@ -318,4 +318,4 @@ def test_a_wrong_interval_is_said(database_url: str, tmp_path: Path) -> None:
     with processes(tmp_path, database_url, environment) as started:
         worker = started.worker("--burst")
         assert worker.wait(60) == 1
-    assert worker.output == "awa: OTEL_METRIC_EXPORT_INTERVAL is a number of milliseconds, from 1 on\n"
+    assert worker.output == "awa: OTEL_METRIC_EXPORT_INTERVAL must be a whole number of milliseconds, at least 1\n"

@@ -1,3 +1,5 @@
+"""The metrics port: answers of /metrics, /healthz and /readyz, and errors."""
+
 import http.client
 import json
 import socket
@@ -17,19 +19,19 @@ from awa_py.observability.metrics import Metrics
 Ask = Callable[..., tuple[int, str, bytes]]
 
 
-class Doctor:
-    """Says what the test wants it to say."""
+class FakeSource:
+    """A health source whose problems a test sets."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.problems: list[str] = []
 
     def checks(self) -> list[HealthCheck]:
-        return [HealthCheck(f"check {n}", problem) for n, problem in enumerate(self.found)]
+        return [HealthCheck(f"check {n}", problem) for n, problem in enumerate(self.problems)]
 
 
 @pytest.fixture
-def doctor() -> Doctor:
-    return Doctor()
+def source() -> FakeSource:
+    return FakeSource()
 
 
 @pytest.fixture
@@ -38,8 +40,8 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def server(metrics: Metrics, doctor: Doctor) -> Iterator[MetricsServer]:
-    server = MetricsServer(metrics, host="127.0.0.1", port=0, health=health_probe(doctor))
+def server(metrics: Metrics, source: FakeSource) -> Iterator[MetricsServer]:
+    server = MetricsServer(metrics, host="127.0.0.1", port=0, health=health_probe(source))
     server.start()
     yield server
     server.stop()
@@ -61,7 +63,7 @@ def body(answer: tuple[int, str, bytes]) -> Any:
     return json.loads(answer[2])
 
 
-def test_metrics_are_those_of_the_process(ask: Ask, metrics: Metrics) -> None:
+def test_metrics_page_shows_awa_and_python_metrics(ask: Ask, metrics: Metrics) -> None:
     metrics.completed.labels("email").inc(3)
     status, content_type, text = ask("/metrics")
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
@@ -72,81 +74,83 @@ def test_metrics_are_those_of_the_process(ask: Ask, metrics: Metrics) -> None:
     assert {"python_info", "python_gc_collections"} <= set(families)
 
 
-def test_metrics_come_as_open_metrics_for_who_asks(ask: Ask) -> None:
+def test_metrics_page_serves_openmetrics_on_request(ask: Ask) -> None:
     status, content_type, text = ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert status == 200
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert text.endswith(b"# EOF\n")
 
 
-def test_a_living_process_says_so_even_when_it_is_not_ready(ask: Ask, doctor: Doctor) -> None:
-    doctor.found = ["no heartbeat got through"]
+def test_healthz_succeeds_while_the_process_is_not_ready(ask: Ask, source: FakeSource) -> None:
+    source.problems = ["no heartbeat succeeded"]
     answer = ask("/healthz")
     assert (answer[0], body(answer)) == (200, {"status": "alive", "problems": [], "warnings": [], "checks": {}})
 
 
-def test_ready(ask: Ask) -> None:
+def test_readyz_succeeds_without_problems(ask: Ask) -> None:
     answer = ask("/readyz?verbose=1")
     assert (answer[0], body(answer)) == (200, {"status": "ready", "problems": [], "warnings": [], "checks": {}})
 
 
-def test_not_ready_says_why_and_recovers(ask: Ask, doctor: Doctor) -> None:
-    doctor.found = ["no heartbeat got through", "not listening"]
+def test_readyz_lists_problems_and_recovers(ask: Ask, source: FakeSource) -> None:
+    source.problems = ["no heartbeat succeeded", "not listening"]
     answer = ask("/readyz")
-    assert (answer[0], body(answer)["status"], body(answer)["problems"]) == (503, "not ready", doctor.found)
+    assert (answer[0], body(answer)["status"], body(answer)["problems"]) == (503, "not ready", source.problems)
     assert body(answer)["checks"]["check 1"] == {"ok": False, "problem": "not listening"}
-    doctor.found = []
+    source.problems = []
     assert ask("/readyz")[0] == 200
 
 
-def test_health_gathers_the_problems_of_all_parts() -> None:
-    first, second = Doctor(), Doctor()
-    first.found, second.found = ["a", "b"], ["c"]
+def test_health_probe_collects_the_problems_of_all_sources() -> None:
+    first, second = FakeSource(), FakeSource()
+    first.problems, second.problems = ["a", "b"], ["c"]
     assert health_probe(first, second)().problems == ["a", "b", "c"]
     assert health_probe()().good
 
 
-def test_what_is_not_vital_is_a_warning() -> None:
-    health = Health([HealthCheck("leadership", "cannot stand", {"leading": False}, required=False)])
+def test_failed_optional_check_is_a_warning() -> None:
+    health = Health([HealthCheck("leadership", "cannot take part in the election", {"leading": False}, required=False)])
     assert health.answer("ready", "not ready") == {
         "status": "ready",
         "problems": [],
-        "warnings": ["cannot stand"],
-        "checks": {"leadership": {"ok": False, "problem": "cannot stand", "leading": False}},
+        "warnings": ["cannot take part in the election"],
+        "checks": {"leadership": {"ok": False, "problem": "cannot take part in the election", "leading": False}},
     }
 
 
 @pytest.mark.parametrize("path", ["/", "/metricsx", "/healthz/", "//"])
-def test_unknown_paths_are_answered_with_what_there_is(ask: Ask, path: str) -> None:
+def test_unknown_path_is_answered_with_the_known_paths(ask: Ask, path: str) -> None:
     answer = ask(path)
     assert answer[0] == 404
-    assert "/metrics, /healthz or /readyz" in body(answer)["error"]
+    assert "/metrics, /healthz and /readyz" in body(answer)["error"]
 
 
-def test_head_has_no_body(ask: Ask) -> None:
+def test_head_request_has_no_body(ask: Ask) -> None:
     for path, status in [("/metrics", 200), ("/readyz", 200), ("/nowhere", 404)]:
         assert ask(path, "HEAD")[::2] == (status, b"")
 
 
-def test_other_methods_are_refused(ask: Ask) -> None:
+def test_other_methods_get_an_error(ask: Ask) -> None:
     answer = ask("/metrics", "POST")
     assert answer[0] == 501
     assert "POST" in body(answer)["error"]
 
 
-def test_standard_error_stays_quiet(ask: Ask, server: MetricsServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_requests_write_nothing_to_standard_error(
+    ask: Ask, server: MetricsServer, capfd: pytest.CaptureFixture[str]
+) -> None:
     ask("/metrics")
     ask("/nowhere")
-    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as rude:
-        rude.sendall(b"\x00\xff nonsense\r\n\r\n")
-        while rude.recv(4096):
+    with closing(socket.create_connection(("127.0.0.1", server.port), timeout=10)) as client:
+        client.sendall(b"\x00\xff nonsense\r\n\r\n")
+        while client.recv(4096):
             pass
     assert capfd.readouterr().err == ""
 
 
-def test_a_failing_health_check_does_not_take_the_server_down(metrics: Metrics) -> None:
+def test_failing_health_check_does_not_stop_the_server(metrics: Metrics) -> None:
     def broken() -> Health:
-        raise RuntimeError("no idea")
+        raise RuntimeError("broken")
 
     server = MetricsServer(metrics, host="127.0.0.1", port=0, health=broken)
     server.start()
@@ -156,23 +160,23 @@ def test_a_failing_health_check_does_not_take_the_server_down(metrics: Metrics) 
                 connection.request("GET", "/readyz")
                 answer = connection.getresponse()
                 assert answer.status == 503
-                assert "no idea" in json.loads(answer.read())["problems"][0]
+                assert "broken" in json.loads(answer.read())["problems"][0]
     finally:
         server.stop()
 
 
-def test_a_taken_port_is_a_sentence(server: MetricsServer) -> None:
-    with pytest.raises(ConfigError, match=f"the metrics port {server.port} of 127.0.0.1 is taken"):
+def test_port_in_use_is_a_config_error(server: MetricsServer) -> None:
+    with pytest.raises(ConfigError, match=f"the metrics port {server.port} of 127.0.0.1 is in use"):
         MetricsServer(Metrics(), host="127.0.0.1", port=server.port).start()
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("192.0.2.1", 0), ("no.such.host.invalid", 0)])
-def test_an_impossible_address_is_a_sentence(host: str, port: int) -> None:
+def test_invalid_address_is_a_config_error(host: str, port: int) -> None:
     with pytest.raises(ConfigError, match="cannot serve metrics at"):
         MetricsServer(Metrics(), host=host, port=port).start()
 
 
-def test_a_stopped_server_frees_its_port_and_can_start_again(server: MetricsServer) -> None:
+def test_stopped_server_frees_its_port(server: MetricsServer) -> None:
     port = server.port
     server.stop()
     server.stop()
@@ -182,37 +186,37 @@ def test_a_stopped_server_frees_its_port_and_can_start_again(server: MetricsServ
     again.stop()
 
 
-def test_two_servers_can_show_the_same_metrics(server: MetricsServer, metrics: Metrics) -> None:
+def test_two_servers_can_serve_the_same_metrics(server: MetricsServer, metrics: Metrics) -> None:
     other = MetricsServer(metrics, host="127.0.0.1", port=0)
     other.start()
     assert other.port != server.port
     other.stop()
 
 
-def test_a_blocked_event_loop_is_not_alive(metrics: Metrics) -> None:
-    blocked = Doctor()
-    blocked.found = ["the event loop has not turned for 42 s"]
+def test_healthz_fails_while_the_event_loop_is_blocked(metrics: Metrics) -> None:
+    blocked = FakeSource()
+    blocked.problems = ["the event loop has been blocked for 42 s"]
     server = MetricsServer(metrics, port=0, liveness=health_probe(blocked))
     server.start()
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
             connection.request("GET", "/healthz")
             answer = connection.getresponse()
-            said = json.loads(answer.read())
-        assert (answer.status, said["status"], said["problems"]) == (503, "blocked", blocked.found)
+            answered = json.loads(answer.read())
+        assert (answer.status, answered["status"], answered["problems"]) == (503, "blocked", blocked.problems)
     finally:
         server.stop()
 
 
-def test_the_times_at_which_counters_began_are_left_out(ask: Ask, metrics: Metrics) -> None:
+def test_metrics_page_omits_created_series(ask: Ask, metrics: Metrics) -> None:
     metrics.completed.labels("email").inc()
     assert b"_created" not in ask("/metrics")[2]
 
 
-def test_it_can_serve_on_a_socket_that_listens_already(metrics: Metrics) -> None:
+def test_server_accepts_a_listening_socket(metrics: Metrics) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    server = MetricsServer(metrics, inherited=listener.detach())
+    server = MetricsServer(metrics, listener_fd=listener.detach())
     server.start()
     try:
         assert server.port == port

@@ -1,4 +1,4 @@
-"""Which job a line belongs to, lines that would come by the thousand, and the three forms of a log."""
+"""Job fields on log lines, throttled lines, and the text, JSON and journal formats."""
 
 import asyncio
 import contextvars
@@ -43,7 +43,7 @@ def logger(request: pytest.FixtureRequest) -> Iterator[logging.Logger]:
 
 @pytest.fixture
 def inside() -> Callable[..., Any]:
-    """Calls a function as a handler would."""
+    """Return a function that calls another one in a handler's context."""
 
     def call(function: Callable[..., object], *values: object, of: object = None, **named: object) -> object:
         context = contextvars.copy_context()
@@ -63,30 +63,30 @@ def written(logger: logging.Logger, formatter: logging.Formatter) -> io.StringIO
     return stream
 
 
-class TestTheJobOfALine:
-    def test_text_ends_with_the_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+class TestJobFields:
+    def test_text_line_ends_with_the_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, TextFormatter())
         inside(logger.info, "sent %d", 5)
         assert stream.getvalue().endswith(": sent 5 [job 7 send_email, queue email, attempt 2, worker 0f3a21bc]\n")
 
-    def test_a_batch_has_a_number_instead(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+    def test_batch_shows_its_number_of_jobs(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, TextFormatter())
         inside(logger.info, "sent", of=Batch())
         assert stream.getvalue().endswith(": sent [3 jobs send_email, queue email, worker 0f3a21bc]\n")
 
-    def test_outside_of_handlers_there_is_none(self, logger: logging.Logger) -> None:
+    def test_line_outside_of_handlers_has_no_job(self, logger: logging.Logger) -> None:
         stream = written(logger, TextFormatter())
         logger.info("hello")
         assert stream.getvalue().endswith(": hello\n")
 
-    def test_the_exception_comes_below(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+    def test_traceback_follows_the_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, TextFormatter())
         inside(logger.error, "oh", exc_info=ValueError("no"))
         first, *_, last = stream.getvalue().splitlines()
         assert first.endswith("worker 0f3a21bc]")
         assert last == "ValueError: no"
 
-    def test_json_has_fields(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+    def test_json_line_has_job_and_extra_fields(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, JsonFormatter())
         inside(logger.info, "sent\n%d", 5, extra={"customer": 3, "when": object})
         entry = json.loads(stream.getvalue())
@@ -104,13 +104,13 @@ class TestTheJobOfALine:
             "when": "<class 'object'>",
         }
 
-    def test_nothing_that_a_call_gives_hides_the_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+    def test_extra_fields_do_not_override_job_fields(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, JsonFormatter())
         inside(logger.info, "x", extra={"job_id": 1, "queue": "mine", "kind": "mine"})
         entry = json.loads(stream.getvalue())
         assert (entry["job_id"], entry["queue"], entry["kind"]) == (7, "email", "send_email")
 
-    def test_a_format_of_ones_own_can_name_it(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
+    def test_custom_format_can_use_job_fields(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, logging.Formatter("%(job_id)s|%(job_kind)s|%(attempt)s|%(job)s|%(message)s"))
         inside(logger.info, "in")
         logger.info("out")
@@ -118,7 +118,7 @@ class TestTheJobOfALine:
         assert inner.startswith("7|send_email|2|[job 7 send_email")
         assert outer == "None|None|None||out"
 
-    async def test_tasks_and_threads_of_a_handler_inherit_it(
+    async def test_tasks_and_threads_of_a_handler_inherit_the_job(
         self, logger: logging.Logger, inside: Callable[..., Any]
     ) -> None:
         stream = written(logger, logging.Formatter("%(job_id)s %(message)s"))
@@ -132,53 +132,57 @@ class TestTheJobOfALine:
         assert stream.getvalue().splitlines() == ["7 thread", "7 task", "None outside"]
 
 
-class TestTally:
+class TestLogThrottle:
     def lines(self, caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
         return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
-    def test_the_first_of_a_kind_is_written_and_the_rest_counted(
+    def test_first_line_of_a_key_is_written_and_the_rest_counted(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tally = LogThrottle(logger)
+        throttle = LogThrottle(logger)
         for number in range(1000):
-            tally.log(logging.WARNING, "a", "a failed: %d", number)
-        tally.log(logging.ERROR, "b", "b failed")
+            throttle.log(logging.WARNING, "a", "a failed: %d", number)
+        throttle.log(logging.ERROR, "b", "b failed")
         assert self.lines(caplog) == ["a failed: 0", "b failed"]
-        tally.close()
+        throttle.close()
         assert self.lines(caplog)[2:] == ["a failed: 999 (and 998 more like it in 1s)"]
 
-    async def test_what_was_held_back_is_said_after_the_pause(
+    async def test_held_back_line_is_written_after_the_pause(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tally = LogThrottle(logger, pause_s=0.05)
-        tally.log(logging.WARNING, "a", "one")
-        tally.log(logging.WARNING, "a", "two", exc_info=ValueError("why"))
+        throttle = LogThrottle(logger, pause_s=0.05)
+        throttle.log(logging.WARNING, "a", "one")
+        throttle.log(logging.WARNING, "a", "two", exc_info=ValueError("why"))
         await eventually(lambda: self.lines(caplog) == ["one", "two"])
         assert caplog.records[1].exc_info is not None
 
-    def test_pauses_grow_while_it_goes_on(self, logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
-        tally = LogThrottle(logger, pause_s=40)
-        for _ in range(4):
-            tally.log(logging.WARNING, "a", "again")
-            tally.log(logging.WARNING, "a", "again")
-            tally._end_pause("a")
-        assert tally._pauses["a"].length_s == 600
-        tally.close()
-
-    def test_after_a_pause_without_any_it_is_a_first_again(
+    def test_pauses_double_while_lines_keep_coming(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        tally = LogThrottle(logger, pause_s=0)
-        tally.log(logging.WARNING, "a", "one")
-        tally.log(logging.WARNING, "a", "two")
+        throttle = LogThrottle(logger, pause_s=40)
+        for _ in range(4):
+            throttle.log(logging.WARNING, "a", "again")
+            throttle.log(logging.WARNING, "a", "again")
+            throttle._end_pause("a")
+        assert throttle._pauses["a"].length_s == 600
+        throttle.close()
+
+    def test_line_after_a_quiet_pause_is_written_at_once(
+        self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        throttle = LogThrottle(logger, pause_s=0)
+        throttle.log(logging.WARNING, "a", "one")
+        throttle.log(logging.WARNING, "a", "two")
         assert self.lines(caplog) == ["one", "two"]
 
-    def test_at_debug_each_is_there(self, logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    def test_every_line_is_written_at_debug_level(
+        self, logger: logging.Logger, caplog: pytest.LogCaptureFixture
+    ) -> None:
         logger.setLevel(logging.DEBUG)
-        tally = LogThrottle(logger)
+        throttle = LogThrottle(logger)
         for number in range(3):
-            tally.log(logging.WARNING, "a", "%d", number)
-        tally.close()
+            throttle.log(logging.WARNING, "a", "%d", number)
+        throttle.close()
         assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
             ("WARNING", "0"),
             ("DEBUG", "1"),
@@ -186,19 +190,17 @@ class TestTally:
             ("WARNING", "2 (and 1 more like it in 1s)"),
         ]
 
-    def test_a_line_that_comes_late_is_still_its_workers(
-        self, logger: logging.Logger, inside: Callable[..., Any]
-    ) -> None:
+    def test_held_back_line_keeps_its_worker_and_job(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, logging.Formatter("%(worker)s %(job_id)s %(message)s"))
-        tally = LogThrottle(logger)
+        throttle = LogThrottle(logger)
         for _ in range(2):
-            inside(tally.log, logging.WARNING, "a", "x", extra={"job_id": 5})
-        tally.close()
+            inside(throttle.log, logging.WARNING, "a", "x", extra={"job_id": 5})
+        throttle.close()
         assert stream.getvalue().splitlines()[-1] == f"{WORKER} 7 x"
 
 
 class Journal:
-    """The journal's end of the socket."""
+    """A fake journald socket."""
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / "socket")
@@ -217,7 +219,7 @@ class Journal:
 
 
 def decode(data: bytes) -> dict[str, str]:
-    """As the journal reads it."""
+    """Decode journald's native protocol."""
     entry = {}
     while data:
         name, data = data.split(b"\n", 1)
@@ -231,31 +233,31 @@ def decode(data: bytes) -> dict[str, str]:
 
 
 @pytest.fixture
-def the_journal() -> Iterator[Journal]:
-    with tempfile.TemporaryDirectory() as directory:  # a socket's path is short
-        found = Journal(Path(directory))
-        yield found
-        found.socket.close()
+def journal_socket() -> Iterator[Journal]:
+    with tempfile.TemporaryDirectory() as directory:  # pytest's paths are too long for a socket
+        server = Journal(Path(directory))
+        yield server
+        server.socket.close()
 
 
 @pytest.fixture
-def journaled(logger: logging.Logger, the_journal: Journal) -> Iterator[io.StringIO]:
-    """What the journal did not take."""
+def journaled(logger: logging.Logger, journal_socket: Journal) -> Iterator[io.StringIO]:
+    """Log to the journal, and return the fallback stream."""
     stream = io.StringIO()
-    handler = journal.JournalHandler(fields_of, otherwise=logging.StreamHandler(stream), path=the_journal.path)
+    handler = journal.JournalHandler(fields_of, otherwise=logging.StreamHandler(stream), path=journal_socket.path)
     handler.addFilter(JobFilter())
     logger.addHandler(handler)
-    logger.propagate = False  # what is large, or not quite text, is not for pytest's report
+    logger.propagate = False  # keeps large and invalid text out of pytest's report
     yield stream
     handler.close()
 
 
-class TestTheJournal:
-    def test_it_gets_fields(
-        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO, inside: Callable[..., Any]
+class TestJournal:
+    def test_entry_has_job_and_extra_fields(
+        self, logger: logging.Logger, journal_socket: Journal, journaled: io.StringIO, inside: Callable[..., Any]
     ) -> None:
         inside(logger.warning, "sent %d", 5, extra={"customer-id": 3, "priority": "mine"})
-        entry = the_journal.read()
+        entry = journal_socket.read()
         assert entry.pop("CODE_FILE").endswith(".py")
         assert entry.pop("CODE_LINE").isdecimal()
         assert entry == {
@@ -275,41 +277,41 @@ class TestTheJournal:
     @pytest.mark.parametrize(
         ("level", "priority"), [("critical", "2"), ("error", "3"), ("warning", "4"), ("info", "6"), ("debug", "7")]
     )
-    def test_levels_are_priorities(
-        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO, level: str, priority: str
+    def test_level_is_mapped_to_a_priority(
+        self, logger: logging.Logger, journal_socket: Journal, journaled: io.StringIO, level: str, priority: str
     ) -> None:
         logger.setLevel(logging.DEBUG)
         getattr(logger, level)("x")
-        assert the_journal.read()["PRIORITY"] == priority
+        assert journal_socket.read()["PRIORITY"] == priority
 
-    def test_several_lines_stay_one_entry(
-        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO
+    def test_multi_line_message_is_one_entry(
+        self, logger: logging.Logger, journal_socket: Journal, journaled: io.StringIO
     ) -> None:
         try:
             raise ValueError("a=b\nc")
         except ValueError:
             logger.exception("first\nsecond=2")
-        text = the_journal.read()["MESSAGE"]
+        text = journal_socket.read()["MESSAGE"]
         assert text.startswith("first\nsecond=2\nTraceback")
         assert text.endswith("ValueError: a=b\nc")
 
-    def test_what_is_not_quite_text_arrives_too(self) -> None:
+    def test_lone_surrogates_are_escaped(self) -> None:
         assert decode(journal.encode({"MESSAGE": "a\ud800"})) == {"MESSAGE": "a\\ud800"}
 
-    def test_what_is_too_large_for_a_datagram_arrives(
-        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO
+    def test_message_too_large_for_a_datagram_arrives(
+        self, logger: logging.Logger, journal_socket: Journal, journaled: io.StringIO
     ) -> None:
         logger.info("%s", "x" * 5_000_000)
-        assert the_journal.read()["MESSAGE"] == "x" * 5_000_000
+        assert journal_socket.read()["MESSAGE"] == "x" * 5_000_000
 
-    def test_where_nobody_takes_it_standard_error_does(
-        self, logger: logging.Logger, the_journal: Journal, journaled: io.StringIO
+    def test_fallback_handler_writes_if_the_journal_is_gone(
+        self, logger: logging.Logger, journal_socket: Journal, journaled: io.StringIO
     ) -> None:
-        the_journal.socket.close()
+        journal_socket.socket.close()
         logger.info("is anybody there?")
         assert journaled.getvalue() == "is anybody there?\n"
 
-    def test_standard_error_is_the_journal_where_systemd_says_so(
+    def test_journal_stream_variable_identifies_standard_error(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(journal, "SOCKET", str(tmp_path))
@@ -317,7 +319,7 @@ class TestTheJournal:
             status = os.fstat(stream.fileno())
             assert not journal.is_stderr(stream.fileno())
             monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino + 1}")
-            assert not journal.is_stderr(stream.fileno())  # somebody has led it elsewhere
+            assert not journal.is_stderr(stream.fileno())  # standard error was redirected
             monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
             assert journal.is_stderr(stream.fileno())
             monkeypatch.setattr(journal, "SOCKET", str(tmp_path / "nobody"))
@@ -333,7 +335,7 @@ class TestTheJournal:
             (LogFormat.JOURNAL, False, journal.JournalHandler),
         ],
     )
-    def test_auto_takes_it_under_systemd(
+    def test_auto_format_uses_the_journal_under_systemd(
         self, monkeypatch: pytest.MonkeyPatch, chosen: LogFormat, under_systemd: bool, handler: type
     ) -> None:
         before = logging.root.handlers[:], logging.root.level

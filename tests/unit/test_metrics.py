@@ -1,4 +1,4 @@
-"""Metrics are named as Prometheus wants them, and their labels are bounded."""
+"""Metric names follow Prometheus' conventions, and the number of label values is bounded."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ LABELS = {"queue", "kind", "reason", "state", "task", "table", "connection", "pr
 
 
 @pytest.mark.parametrize("metric", exposed(), ids=lambda metric: metric.name)
-def test_names_follow_the_conventions(metric: Exposed) -> None:
+def test_metric_name_follows_the_conventions(metric: Exposed) -> None:
     assert re.fullmatch(r"awa(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.type == "counter")
     assert not re.search(r"_(ms|millis|us|minutes|hours|s|sec|kb|mb)(_total)?$", metric.name)
@@ -23,13 +23,13 @@ def test_names_follow_the_conventions(metric: Exposed) -> None:
     assert set(metric.labels) <= LABELS
 
 
-def test_no_name_is_taken_twice() -> None:
+def test_metric_names_are_unique() -> None:
     names = [metric.name for metric in exposed()]
     assert len(names) == len(set(names)) > 35
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: Debian's package prometheus")
-def test_promtool_has_nothing_to_say() -> None:
+def test_promtool_accepts_all_metrics() -> None:
     metrics = Metrics(timing=True)
     for value in vars(metrics).values():
         names = getattr(value, "_labelnames", ())
@@ -39,7 +39,7 @@ def test_promtool_has_nothing_to_say() -> None:
     metrics.run.labels("send").observe(1.0)
     metrics.task_seconds.labels("promote").observe(1.0)
     for gauges in (metrics.worker, metrics.leader):
-        gauges.source = lambda gauges=gauges: [(gauge, gauge.labels, 1.0) for gauge in gauges._declared]
+        gauges.source = lambda gauges=gauges: [(gauge, gauge.labels, 1.0) for gauge in gauges._specs]
     text = generate_latest(metrics.registry)
     assert {metric.name for metric in exposed() if not metric.name.startswith("awa_process")} <= {
         line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")
@@ -48,7 +48,7 @@ def test_promtool_has_nothing_to_say() -> None:
     assert (answer.returncode, answer.stdout + answer.stderr) == (0, b"")
 
 
-def test_gauges_are_there_only_while_somebody_vouches_for_them() -> None:
+def test_gauges_are_exposed_only_while_they_have_a_source() -> None:
     metrics = Metrics()
     assert b"awa_listening" not in generate_latest(metrics.registry)
     metrics.worker.source = lambda: [(LISTENING, (), True), (RUNNING, ("email",), 3)]
@@ -59,7 +59,7 @@ def test_gauges_are_there_only_while_somebody_vouches_for_them() -> None:
     assert b"awa_jobs_running" not in generate_latest(metrics.registry)
 
 
-def test_a_leader_names_a_hundred_queues_and_sums_up_the_rest() -> None:
+def test_leader_labels_100_queues_and_sums_the_others() -> None:
     metrics = Metrics()
     for n in range(10_000):
         metrics.failed.labels(metrics.queue_label(f"q{n}"), Reason.LOST).inc()
@@ -69,7 +69,7 @@ def test_a_leader_names_a_hundred_queues_and_sums_up_the_rest() -> None:
     assert metrics.queue_label("q7") == "q7"
 
 
-def test_where_nobody_is_watching_no_job_is_timed() -> None:
+def test_jobs_are_timed_only_if_timing_is_set() -> None:
     assert Metrics().run_times is None
     metrics = Metrics(timing=True)
     assert metrics.run_times is not None

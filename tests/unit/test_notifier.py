@@ -1,4 +1,4 @@
-"""What goes to NOTIFY_SOCKET."""
+"""Messages to NOTIFY_SOCKET."""
 
 import os
 import socket
@@ -12,49 +12,49 @@ from awa_py.systemd.notifier import READY, WATCHDOG, Notifier, extend_timeout, r
 
 
 @pytest.fixture
-def end(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-        end.bind(str(tmp_path / "notify"))
-        end.settimeout(10)
-        yield end
+def receiver(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(10)
+        yield receiver
 
 
-def test_lines_go_out_together(end: socket.socket) -> None:
-    assert Notifier(end.getsockname()).send(READY, status("2 running,\n3 done"), extend_timeout(1.5))
-    assert end.recv(4096) == b"READY=1\nSTATUS=2 running, 3 done\nEXTEND_TIMEOUT_USEC=1500000"
+def test_lines_are_sent_in_one_datagram(receiver: socket.socket) -> None:
+    assert Notifier(receiver.getsockname()).send(READY, status("2 running,\n3 done"), extend_timeout(1.5))
+    assert receiver.recv(4096) == b"READY=1\nSTATUS=2 running, 3 done\nEXTEND_TIMEOUT_USEC=1500000"
 
 
-def test_an_abstract_socket(tmp_path: Path) -> None:
+def test_notifier_supports_abstract_sockets(tmp_path: Path) -> None:
     name = f"awa-test-{os.getpid()}-{tmp_path.name}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-        end.bind(f"\0{name}")
-        end.settimeout(10)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(f"\0{name}")
+        receiver.settimeout(10)
         assert Notifier(f"@{name}").send(WATCHDOG)
-        assert end.recv(4096) == b"WATCHDOG=1"
+        assert receiver.recv(4096) == b"WATCHDOG=1"
 
 
-def test_without_a_socket_nothing_happens() -> None:
+def test_notifier_without_a_socket_is_disabled() -> None:
     notifier = Notifier.from_environ({})
     assert not notifier.enabled
     assert notifier.watchdog_s is None
     assert notifier.send(READY)
 
 
-def test_a_socket_that_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_send_to_a_missing_socket_returns_false(tmp_path: Path) -> None:
     assert not Notifier(str(tmp_path / "nowhere")).send(READY)
 
 
-def test_a_manager_that_does_not_listen_holds_nobody_up(end: socket.socket) -> None:
-    notifier = Notifier(end.getsockname())
-    began = time.monotonic()
+def test_send_does_not_block_on_a_full_socket(receiver: socket.socket) -> None:
+    notifier = Notifier(receiver.getsockname())
+    started = time.monotonic()
     while notifier.send(WATCHDOG):
-        assert time.monotonic() - began < 30, "its queue is never full"
-    assert time.monotonic() - began < 30
+        assert time.monotonic() - started < 30, "the socket's queue never filled up"
+    assert time.monotonic() - started < 30
 
 
-def test_what_the_environment_says_is_taken_from_it(end: socket.socket) -> None:
+def test_notifier_removes_its_variables_from_the_environment(receiver: socket.socket) -> None:
     environ = {
-        "NOTIFY_SOCKET": end.getsockname(),
+        "NOTIFY_SOCKET": receiver.getsockname(),
         "WATCHDOG_USEC": "60000000",
         "WATCHDOG_PID": str(os.getpid()),
         "HOME": "/root",
@@ -69,13 +69,13 @@ def test_what_the_environment_says_is_taken_from_it(end: socket.socket) -> None:
     ("usec", "pid", "watchdog_s"),
     [("4000000", "", 4), ("4000000", "1", None), ("0", "", None), ("", "", None), ("soon", "", None)],
 )
-def test_the_watchdog_is_for_the_process_that_it_names(usec: str, pid: str, watchdog_s: float | None) -> None:
+def test_watchdog_applies_only_to_the_process_it_names(usec: str, pid: str, watchdog_s: float | None) -> None:
     notifier = Notifier.from_environ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": usec, "WATCHDOG_PID": pid})
     assert notifier.watchdog_s == watchdog_s
     assert notifier.interval_s == (5 if watchdog_s is None else 1)
 
 
-def test_a_reload_says_when_it_began() -> None:
+def test_reloading_message_has_the_monotonic_time() -> None:
     first, second = reloading()
     assert first == "RELOADING=1"
     assert abs(int(second.removeprefix("MONOTONIC_USEC=")) / 1e6 - time.monotonic()) < 10

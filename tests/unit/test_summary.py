@@ -1,20 +1,22 @@
+"""The line that `systemctl status` shows."""
+
 from prometheus_client import CollectorRegistry
 
 from awa_py.observability.metrics import RUNNING, SLOTS, Metrics, ProcessStats, Reason
 from awa_py.systemd.summary import Summary
 
 
-def test_a_process_in_a_line() -> None:
+def test_summary_shows_totals_and_rate() -> None:
     seen = iter([ProcessStats(running=3, done=0), ProcessStats(done=120, failed=1, is_leader=True)])
-    tally = Summary(lambda: next(seen), "queues default, email")
-    assert tally() == "3 running, 0 done (0.0/s); queues default, email"
-    first, rest = tally().split(" (", 1)
+    summary = Summary(lambda: next(seen), "queues default, email")
+    assert summary() == "3 running, 0 done (0.0/s); queues default, email"
+    first, rest = summary().split(" (", 1)
     assert first == "0 running, 120 done"
     assert rest.split("/s)")[1] == ", 1 failed; queues default, email; leader"
     assert float(rest.split("/s)")[0]) > 0
 
 
-def test_figures_are_totals_of_all_queues() -> None:
+def test_process_stats_are_totals_of_all_queues() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.completed.labels("default").inc(2)
     metrics.completed.labels("email").inc(3)

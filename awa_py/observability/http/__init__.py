@@ -1,1 +1,1 @@
-"""What a process tells over HTTP: its metrics, and how it is."""
+"""The HTTP port of a process: metrics and health."""

@@ -1,4 +1,4 @@
-"""Whether a process is well, and if not, why."""
+"""Combine health checks into the answer of /healthz and /readyz."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from awa_py.observability.checks import HealthCheck, problems
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was checked, and what came of it."""
+    """The results of several health checks."""
 
     checks: Sequence[HealthCheck] = ()
 
@@ -19,16 +19,16 @@ class Health:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, in sentences."""
+        """Problems of required checks."""
         return problems(self.checks)
 
     @property
     def warnings(self) -> list[str]:
-        """What is wrong, and keeps nobody from working."""
+        """Problems of checks that are not required."""
         return [check.problem for check in self.checks if check.problem is not None and not check.required]
 
     def answer(self, good: str, bad: str) -> dict[str, Any]:
-        """As JSON."""
+        """Return the JSON body of the HTTP answer."""
         return {
             "status": good if self.good else bad,
             "problems": self.problems,
@@ -45,11 +45,11 @@ class Health:
 
 
 class HealthSource(Protocol):
-    """A worker, or a candidate: something that knows how it is, and can be asked from any thread."""
+    """Something with health checks, e.g. a worker or a candidate. `checks` is safe from any thread."""
 
     def checks(self) -> list[HealthCheck]: ...
 
 
-def health_probe(*parts: HealthSource) -> Callable[[], Health]:
-    """Asks each part, whenever it is called."""
-    return lambda: Health([check for part in parts for check in part.checks()])
+def health_probe(*sources: HealthSource) -> Callable[[], Health]:
+    """Return a function that runs the checks of all sources."""
+    return lambda: Health([check for source in sources for check in source.checks()])

@@ -1,6 +1,6 @@
-"""The metrics port: `/metrics`, `/healthz` and `/readyz`, from a thread of its own.
+"""The metrics port: `/metrics`, `/healthz` and `/readyz`.
 
-It answers while the event loop is blocked: that is when somebody asks.
+It runs in its own threads, so that it answers while the event loop is blocked.
 """
 
 import errno
@@ -26,68 +26,68 @@ from awa_py.text import describe_chain
 logger = logging.getLogger("awa.http")
 
 LOOPBACK = "127.0.0.1"
-CLIENT_TIMEOUT_S = 10.0  # a client that neither asks nor listens does not keep its thread for longer
+CLIENT_TIMEOUT_S = 10.0  # a silent client keeps its thread no longer than this
 SHUTDOWN_POLL_S = 0.05
 
 
-Asked: TypeAlias = Callable[[], Health]
+HealthProbe: TypeAlias = Callable[[], Health]
 
 
-class Source(Protocol):
-    """Who has metrics."""
+class HasRegistry(Protocol):
+    """Metrics of one process, or an aggregate of several."""
 
     registry: CollectorRegistry
 
 
 class MetricsServer:
-    """Serves until it is stopped, or the process ends."""
+    """Serves metrics and health until it is stopped or the process ends."""
 
     def __init__(
         self,
-        metrics: Source,
+        metrics: HasRegistry,
         *,
         host: str = LOOPBACK,
         port: int = 0,
-        inherited: int | None = None,
-        health: Asked = Health,
-        liveness: Asked = Health,
-        own_process: bool = True,
+        listener_fd: int | None = None,
+        health: HealthProbe = Health,
+        liveness: HealthProbe = Health,
+        process_metrics: bool = True,
     ) -> None:
-        """`inherited` is the number of a socket that listens already; `own_process`: with its memory and CPU."""
+        """`listener_fd`: a socket that listens already. `process_metrics`: include this process's memory and CPU."""
         self._host = host
         self._port = port
-        self._inherited = inherited
+        self._listener_fd = listener_fd
         self._health = health
         self._liveness = liveness
-        self._registry = _Lean()
+        self._registry = _WithoutCreatedSeries()
         self._registry.register(metrics.registry)
-        for collector in (ProcessCollector, PlatformCollector, GCCollector) if own_process else ():
+        for collector in (ProcessCollector, PlatformCollector, GCCollector) if process_metrics else ():
             collector(registry=self._registry)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
-        """The port that is listened on; the one that was asked for until then."""
+        """The port that is listened on; before start(), the requested one."""
         return self._port if self._server is None else int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Listens and answers. Raises ConfigError where the port cannot be had."""
+        """Listen and answer. Raise ConfigError if the port cannot be opened."""
         try:
             self._server = _Server(
-                self._host, self._port, self._inherited, self._registry, self._health, self._liveness
+                self._host, self._port, self._listener_fd, self._registry, self._health, self._liveness
             )
         except (OSError, OverflowError) as error:
-            raise ConfigError(self._refusal(error)) from error
+            raise ConfigError(self._port_error(error)) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), name="awa-http", daemon=True
         )
         self._thread.start()
-        level = logging.INFO if self._inherited is None else logging.DEBUG
-        logger.log(level, "metrics at http://%s:%d/metrics", self._shown_host, self.port)
+        level = logging.INFO if self._listener_fd is None else logging.DEBUG
+        logger.log(level, "serving metrics at http://%s:%d/metrics", self._shown_host, self.port)
 
     def stop(self) -> None:
-        """Stops answering and frees the port."""
+        """Stop answering and free the port."""
         server, self._server = self._server, None
         if server is None or self._thread is None:
             return
@@ -99,15 +99,15 @@ class MetricsServer:
     def _shown_host(self) -> str:
         return f"[{self._host}]" if ":" in self._host else self._host
 
-    def _refusal(self, error: OSError | OverflowError) -> str:
+    def _port_error(self, error: OSError | OverflowError) -> str:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            return f"the metrics port {self._port} of {self._host} is taken: choose another one, or 0 for any free one"
+            return f"the metrics port {self._port} of {self._host} is in use: choose another, or 0 for any free port"
         why = error.strerror if isinstance(error, OSError) else str(error)
         return f"cannot serve metrics at {self._shown_host}:{self._port}: {why}"
 
 
-class _Lean(CollectorRegistry):
-    """Without the times at which counters began: they would double the number of series."""
+class _WithoutCreatedSeries(CollectorRegistry):
+    """Drops the `_created` series of counters, which would double the number of series."""
 
     def collect(self) -> Iterator[Metric]:
         for family in super().collect():
@@ -116,37 +116,37 @@ class _Lean(CollectorRegistry):
 
 
 class _Server(ThreadingHTTPServer):
-    allow_reuse_port = False  # Python 3.14's default would share a port that is taken
+    allow_reuse_port = False  # the default of Python 3.14 would share a port that is in use
 
     def __init__(
         self,
         host: str,
         port: int,
-        inherited: int | None,
+        listener_fd: int | None,
         registry: CollectorRegistry,
-        health: Asked,
-        liveness: Asked,
+        health: HealthProbe,
+        liveness: HealthProbe,
     ) -> None:
         self.registry = registry
         self.health = health
         self.liveness = liveness
         if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler, bind_and_activate=inherited is None)
-        if inherited is not None:
+        super().__init__((host, port), _Handler, bind_and_activate=listener_fd is None)
+        if listener_fd is not None:
             self.socket.close()
-            self.socket = socket.socket(fileno=inherited)
-            self.socket.set_inheritable(False)  # not for the processes that jobs start
+            self.socket = socket.socket(fileno=listener_fd)
+            self.socket.set_inheritable(False)  # processes that jobs start must not hold it
             self.server_address = self.socket.getsockname()
 
     def server_bind(self) -> None:
-        # HTTPServer would ask DNS for our own name, which can take seconds, and nobody uses the answer.
+        # HTTPServer would look up this host's name in DNS, which can take seconds. The name is not needed.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        # Most of all a client that went away before it had its answer.
-        logger.debug("a request from %s ended in an error", client_address, exc_info=True)
+        # Usually a client that disconnected before it received the answer.
+        logger.debug("a request from %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -160,11 +160,11 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self._metrics()
         elif path == "/healthz":
-            self._say(self.server.liveness, "alive", "blocked")
+            self._health(self.server.liveness, "alive", "blocked")
         elif path == "/readyz":
-            self._say(self.server.health, "ready", "not ready")
+            self._health(self.server.health, "ready", "not ready")
         else:
-            self.send_error(HTTPStatus.NOT_FOUND, f"nothing is here: ask for /metrics, /healthz or /readyz, not {path}")
+            self.send_error(HTTPStatus.NOT_FOUND, f"{path} not found: this port serves /metrics, /healthz and /readyz")
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -173,15 +173,15 @@ class _Handler(BaseHTTPRequestHandler):
         encode, content_type = choose_encoder(self.headers.get("Accept", ""))
         self._reply(HTTPStatus.OK, content_type, encode(self.server.registry))
 
-    def _say(self, asked: Asked, good: str, bad: str) -> None:
+    def _health(self, probe: HealthProbe, good: str, bad: str) -> None:
         try:
-            health = asked()
+            health = probe()
         except Exception as error:
             health = Health([HealthCheck("health", f"the health check failed: {describe_chain(error)}")])
         self._reply_json(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.answer(good, bad))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Errors are JSON here too, those of the standard library included."""
+        """Answer with JSON, also for errors that the standard library detects."""
         self.close_connection = True
         self._reply_json(code, {"error": message or HTTPStatus(code).phrase})
 
@@ -198,4 +198,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Standard error belongs to the worker's own log."""
+        """Do not log requests: standard error is the worker's log."""

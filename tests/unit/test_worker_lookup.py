@@ -1,4 +1,4 @@
-"""Which workers somebody means."""
+"""Workers that a name on the command line matches."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -16,7 +16,7 @@ ALL = [ONE, TWO, THREE]
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "expected"),
     [
         ("mail-worker-a", [ONE]),
         ("mail-*", [ONE, TWO]),
@@ -28,11 +28,11 @@ ALL = [ONE, TWO, THREE]
         ("22220000-0000-4000-8000-00000000000C", [THREE]),
     ],
 )
-def test_by_label_by_id_by_the_beginning_of_an_id_or_by_a_pattern(name: str, meant: list[object]) -> None:
-    assert find_workers(ALL, name) == meant
+def test_name_matches_label_id_id_prefix_or_pattern(name: str, expected: list[object]) -> None:
+    assert find_workers(ALL, name) == expected
 
 
-def test_workers_of_one_label_are_all_meant() -> None:
+def test_label_matches_all_workers_that_have_it() -> None:
     assert find_workers([ONE, replace(TWO, label="mail-worker-a")], "mail-worker-a") == [
         ONE,
         replace(TWO, label=ONE.label),
@@ -40,18 +40,18 @@ def test_workers_of_one_label_are_all_meant() -> None:
 
 
 @pytest.mark.parametrize("name", ["mail", "mail-worker", "3", "", "slack-*"])
-def test_whoever_is_not_there_is_answered_with_those_that_are(name: str) -> None:
-    with pytest.raises(UnknownWorker, match=f"there are mail-worker-a, mail-worker-b, {THREE.id}"):
+def test_unknown_name_is_answered_with_the_known_workers(name: str) -> None:
+    with pytest.raises(UnknownWorker, match=f"the workers are mail-worker-a, mail-worker-b, {THREE.id}"):
         find_workers(ALL, name)
-    with pytest.raises(UnknownWorker, match="there are none"):
+    with pytest.raises(UnknownWorker, match="no worker is registered"):
         find_workers([], name)
 
 
-def test_the_beginning_of_two_ids_is_not_enough() -> None:
-    with pytest.raises(UnknownWorker, match=rf'"1111" may be any of {ONE.id}, {TWO.id}'):
+def test_ambiguous_id_prefix_is_an_error() -> None:
+    with pytest.raises(UnknownWorker, match=rf'several worker ids start with "1111": {ONE.id}, {TWO.id}'):
         find_workers(ALL, "1111")
 
 
-def test_not_all_of_many_are_named() -> None:
+def test_error_lists_at_most_ten_workers() -> None:
     with pytest.raises(UnknownWorker, match=r"mail-worker-9 and 5 more$"):
         find_workers([replace(ONE, label=f"mail-worker-{n}") for n in range(15)], "x")

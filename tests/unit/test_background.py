@@ -1,4 +1,4 @@
-"""Work that begins in a context of its own and goes on there; and whether a thread's loop turns."""
+"""Coroutines that run in their own context, loop threads, and the event loop monitor."""
 
 import asyncio
 import contextvars
@@ -13,15 +13,15 @@ from awa_py.background import BLOCKED_S, MONITOR_INTERVAL_S, LoopMonitor, LoopTh
 from awa_py.text import describe_chain
 from tests.support import eventually
 
-VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="nobody's")
+VALUE: contextvars.ContextVar[str] = contextvars.ContextVar("VALUE", default="default")
 
 
-async def go_on(work: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
-    """Takes the first step of the work, and what follows with `in_context`."""
+async def run_in(work: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
+    """Run the first step in the context, and the rest with resume_in_context."""
     return await resume_in_context(context, work, context.run(work.send, None))
 
 
-async def test_the_work_has_its_context_before_and_after_it_waits() -> None:
+async def test_coroutine_keeps_its_context_across_awaits() -> None:
     seen: list[str] = []
 
     async def work() -> str:
@@ -32,23 +32,23 @@ async def test_the_work_has_its_context_before_and_after_it_waits() -> None:
         return "done"
 
     context = contextvars.copy_context()
-    assert await go_on(work(), context) == "done"
+    assert await run_in(work(), context) == "done"
     assert seen == ["its own"] * 3
-    assert VALUE.get() == "nobody's"
+    assert VALUE.get() == "default"
     assert context[VALUE] == "its own"
 
 
-async def test_what_it_waits_for_is_handed_over() -> None:
+async def test_coroutine_receives_the_result_it_awaits() -> None:
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def work() -> int:
         return await answer + 1
 
     asyncio.get_running_loop().call_soon(answer.set_result, 41)
-    assert await go_on(work(), contextvars.copy_context()) == 42
+    assert await run_in(work(), contextvars.copy_context()) == 42
 
 
-async def test_what_failed_is_raised_inside_and_may_be_caught_there() -> None:
+async def test_coroutine_can_catch_the_error_it_awaits() -> None:
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def work() -> str:
@@ -61,29 +61,29 @@ async def test_what_failed_is_raised_inside_and_may_be_caught_there() -> None:
         return "nothing"
 
     asyncio.get_running_loop().call_soon(answer.set_exception, KeyError("lost"))
-    assert await go_on(work(), contextvars.copy_context()) == "'lost' its own"
+    assert await run_in(work(), contextvars.copy_context()) == "'lost' its own"
 
 
-async def test_what_it_raises_comes_out() -> None:
+async def test_error_of_the_coroutine_is_raised_to_the_caller() -> None:
     async def work() -> NoReturn:
         await asyncio.sleep(0)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await go_on(work(), contextvars.copy_context())
+        await run_in(work(), contextvars.copy_context())
 
 
-async def test_it_is_the_task_that_awaits_it() -> None:
+async def test_coroutine_runs_in_the_awaiting_task() -> None:
     async def work() -> list[object]:
         tasks: list[object] = [asyncio.current_task()]
         await asyncio.sleep(0)
         return [*tasks, asyncio.current_task()]
 
-    task = asyncio.create_task(go_on(work(), contextvars.copy_context()))
+    task = asyncio.create_task(run_in(work(), contextvars.copy_context()))
     assert await task == [task, task]
 
 
-async def test_a_task_that_it_makes_inherits_its_context() -> None:
+async def test_child_task_inherits_the_context() -> None:
     async def child() -> str:
         return VALUE.get()
 
@@ -92,10 +92,10 @@ async def test_a_task_that_it_makes_inherits_its_context() -> None:
         await asyncio.sleep(0)
         return await asyncio.create_task(child())
 
-    assert await go_on(work(), contextvars.copy_context()) == "its own"
+    assert await run_in(work(), contextvars.copy_context()) == "its own"
 
 
-async def test_a_cancelled_task_interrupts_it() -> None:
+async def test_cancelling_the_task_interrupts_the_coroutine() -> None:
     waits = asyncio.Event()
     ended: list[str] = []
 
@@ -108,7 +108,7 @@ async def test_a_cancelled_task_interrupts_it() -> None:
 
     context = contextvars.copy_context()
     context.run(VALUE.set, "its own")
-    task = asyncio.create_task(go_on(work(), context))
+    task = asyncio.create_task(run_in(work(), context))
     await waits.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -116,7 +116,7 @@ async def test_a_cancelled_task_interrupts_it() -> None:
     assert ended == ["its own"]
 
 
-async def test_it_may_go_on_after_a_cancellation() -> None:
+async def test_coroutine_can_ignore_a_cancellation() -> None:
     waits = asyncio.Event()
 
     async def work() -> str:
@@ -127,13 +127,13 @@ async def test_it_may_go_on_after_a_cancellation() -> None:
             await asyncio.sleep(0)
         return "anyway"
 
-    task = asyncio.create_task(go_on(work(), contextvars.copy_context()))
+    task = asyncio.create_task(run_in(work(), contextvars.copy_context()))
     await waits.wait()
     task.cancel()
     assert await task == "anyway"
 
 
-async def test_timeouts_and_task_groups_work_inside() -> None:
+async def test_timeouts_and_task_groups_work_in_the_coroutine() -> None:
     async def work() -> str:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.sleep(0))
@@ -144,12 +144,12 @@ async def test_timeouts_and_task_groups_work_inside() -> None:
             return "in time"
         return "never"
 
-    task = asyncio.create_task(go_on(work(), contextvars.copy_context()))
+    task = asyncio.create_task(run_in(work(), contextvars.copy_context()))
     assert await task == "in time"
     assert not task.cancelling()
 
 
-async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
+async def test_handled_error_is_not_the_context_of_a_later_error() -> None:
     async def work() -> NoReturn:
         try:
             async with asyncio.timeout(0.001):
@@ -159,18 +159,18 @@ async def test_what_it_dealt_with_is_no_cause_of_what_it_raises_later() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no") as caught:
-        await go_on(work(), contextvars.copy_context())
+        await run_in(work(), contextvars.copy_context())
     assert describe_chain(caught.value) == "ValueError: no"
 
 
-async def test_a_thread_that_hangs_does_not_answer() -> None:
+async def test_blocked_loop_thread_does_not_respond() -> None:
     async def sleep() -> None:
         await asyncio.sleep(3600)
 
     thread = LoopThread("test", sleep)
-    assert thread.responds(within_s=0), "it was not started yet"
+    assert thread.responds(within_s=0), "it has not started yet"
     thread.start()
-    assert thread.responds(within_s=0), "it has only been asked"
+    assert thread.responds(within_s=0), "the ping was only just sent"
     await eventually(lambda: thread.responds(within_s=0) and thread.responds(within_s=30))
 
     gate = threading.Event()
@@ -181,11 +181,11 @@ async def test_a_thread_that_hangs_does_not_answer() -> None:
     await eventually(lambda: thread.responds(within_s=0.2))
 
     await thread.stop()
-    assert thread.responds(within_s=0), "nobody waits for what was stopped"
+    assert thread.responds(within_s=0), "a stopped thread counts as responding"
 
 
-async def test_a_question_is_as_old_as_it_is_unanswered() -> None:
-    """Whoever asks for the first time after long gets no false alarm."""
+async def test_answered_ping_does_not_age() -> None:
+    """A second call long after the first must not report a healthy thread as blocked."""
 
     async def sleep() -> None:
         await asyncio.sleep(3600)
@@ -198,38 +198,38 @@ async def test_a_question_is_as_old_as_it_is_unanswered() -> None:
     await thread.stop()
 
 
-async def test_a_pulse_says_how_late_the_loop_turned() -> None:
-    late: list[float] = []
-    pulse = LoopMonitor(late.append)
-    pulse.start()
+async def test_loop_monitor_reports_lag() -> None:
+    lags: list[float] = []
+    monitor = LoopMonitor(lags.append)
+    monitor.start()
     try:
-        while not late:
+        while not lags:
             await asyncio.sleep(0.01)
         time.sleep(MONITOR_INTERVAL_S + 0.5)
-        assert pulse.silent_s >= 0.5
-        (check,) = pulse.checks()
+        assert monitor.silent_s >= 0.5
+        (check,) = monitor.checks()
         assert (check.name, check.problem) == ("event_loop", None)
-        seen = len(late)
-        while len(late) == seen:
+        seen = len(lags)
+        while len(lags) == seen:
             await asyncio.sleep(0.01)
-        assert late[seen] >= 0.5
-        assert pulse.silent_s < BLOCKED_S
+        assert lags[seen] >= 0.5
+        assert monitor.silent_s < BLOCKED_S
     finally:
-        pulse.stop()
+        monitor.stop()
 
 
-async def test_a_pulse_that_has_stopped_says_no_more() -> None:
-    late: list[float] = []
-    pulse = LoopMonitor(late.append)
-    pulse.start()
-    pulse.stop()
+async def test_stopped_loop_monitor_reports_nothing() -> None:
+    lags: list[float] = []
+    monitor = LoopMonitor(lags.append)
+    monitor.start()
+    monitor.stop()
     await asyncio.sleep(2 * MONITOR_INTERVAL_S)
-    assert late == []
+    assert lags == []
 
 
-def test_a_loop_that_is_blocked_for_long_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    pulse = LoopMonitor(lambda _: None)
+def test_loop_blocked_for_too_long_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = LoopMonitor(lambda _: None)
     now = time.monotonic()
     monkeypatch.setattr("awa_py.background.time.monotonic", lambda: now + BLOCKED_S + 12)
-    (check,) = pulse.checks()
-    assert check.problem == "the event loop has not turned for 42 s: something blocks it"
+    (check,) = monitor.checks()
+    assert check.problem == "the event loop has been blocked for 42 s by a handler or a library call"
