@@ -15,7 +15,7 @@ from awa_py import App, Context, Job, NewJob, Settings, State
 from awa_py.db.database import Database
 from awa_py.db.types import Connection, Record
 from awa_py.store import enqueue, jobs
-from awa_py.store.claim import PRIORITIES, claim_jobs
+from awa_py.store.claim import PRIORITIES, Claimant, claim_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
 from awa_py.worker.worker import Worker
@@ -135,20 +135,13 @@ async def claim(
     queue: str = "default",
     limit: int = 1,
     kinds: Sequence[str] = ("work",),
-    shown_kinds: Sequence[str] | None = None,
+    detailed_kinds: Sequence[str] | None = None,
     worker_id: UUID = OWNER,
-    above: int = 0,
+    after: int = 0,
 ) -> list[Record]:
-    rows, _ = await claim_jobs(
-        session,
-        queue=queue,
-        above=[above] * len(PRIORITIES),
-        limit=limit,
-        kinds=kinds,
-        shown_kinds=kinds if shown_kinds is None else shown_kinds,
-        worker_id=worker_id,
-    )
-    return rows
+    claimant = Claimant(worker_id, kinds, kinds if detailed_kinds is None else detailed_kinds)
+    positions = [after] * len(PRIORITIES)
+    return (await claim_jobs(session, claimant, queue=queue, positions=positions, limit=limit)).rows
 
 
 async def listen(session: Session, *queues: str) -> list[str]:

@@ -7,7 +7,6 @@ and one column in `schema/0001_baseline/02_job_tables.sql`:
 - `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter
 - `{carried}`: the columns that a job takes unchanged from one table to the next
 - `{carried without rescues, progress}`: the same except some that the statement sets itself
-- `{details}`: what a claim returns of a job only if its handler can read it, because decoding it is expensive
 """
 
 import re
@@ -25,13 +24,6 @@ _NOT_CARRIED = (
 )
 CARRIED = (*(name for name in JOB if name not in _NOT_CARRIED), "expires_at")
 
-# Columns of each claimed row, or that a job does not have when it is claimed.
-_NOT_DETAILS = (
-    *("id", "kind", "queue", "state", "priority", "attempt", "args", "lease", "worker_id"),
-    *("finalized_at", "heartbeat_at", "progress", "result", "cancel_requested_at"),
-)
-DETAILS = tuple(name for name in JOB if name not in _NOT_DETAILS)
-
 
 def fill_columns(sql: str) -> str:
     """Replace the placeholders with the lists of columns."""
@@ -40,7 +32,6 @@ def fill_columns(sql: str) -> str:
         sql.replace("{carried}", ", ".join(CARRIED))
         .replace("{job}", ", ".join(JOB))
         .replace("{shown}", ", ".join(f"{name}::text AS {name}" if name in JSON_COLUMNS else name for name in JOB))
-        .replace("{details}", f"ROW({', '.join(f'{n}::text' if n in JSON_COLUMNS else n for n in DETAILS)})")
     )
 
 

@@ -1,62 +1,33 @@
-"""scheduled, retryable → available, when due: the leader sleeps until the next due time, and not longer."""
+"""scheduled, retryable → available, when due: the leader sleeps until the next due time."""
 
 import time
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
-from awa_py.store.maintenance import Promoted
+from awa_py.store.full_scan import FullScanSchedule
 from awa_py.store.session import Session
 
 BATCH = 1_000
 FULL_SCAN_INTERVAL_S = 2.0
-FULL_SCAN_SHARE = 20
 
 
-class Floor:
-    """The due time from which the next promotion looks, as a worker's claims have their cursor.
-
-    Promoted rows stay in the index while anybody holds an old snapshot, and a scan from the beginning walks over all
-    of them. What becomes visible late, below the floor (a long enqueue transaction), is found by such a scan: when
-    the short one finds nothing, and at least every two seconds, but never for more than a twentieth of the time.
-    """
+class Promotion:
+    """Promotes due jobs, and remembers up to which due time none is left."""
 
     def __init__(self) -> None:
-        self._due_time: datetime | None = None
-        self._rest_until = 0.0
-        self._full_due = 0.0
-        self._hungry = False
-
-    def since(self, now: float) -> datetime | None:
-        """The due time from which to look; None: from the beginning."""
-        if now >= self._full_due or (self._hungry and now >= self._rest_until):
-            return None
-        return self._due_time
-
-    def saw(self, promoted: Promoted, *, full: bool, began: float, ended: float) -> float | None:
-        """Notes what a promotion found. In how many seconds to look again; None: it need not be soon."""
-        self._due_time = promoted.settled_until  # after a full scan it may lie lower: there may be more late ones
-        self._hungry = not promoted.jobs
-        if full:
-            rest = FULL_SCAN_SHARE * (ended - began)
-            self._rest_until = ended + rest
-            self._full_due = ended + max(FULL_SCAN_INTERVAL_S, rest)
-        elif self._hungry:
-            return max(0.0, self._rest_until - ended)
-        return None
-
-
-@dataclass(slots=True)
-class Promotion:
-    """The leader's promotion; it remembers up to which due time it has come."""
-
-    floor: Floor = field(default_factory=Floor)
+        self._promoted_until: datetime | None = None
+        self._full_scan = FullScanSchedule(FULL_SCAN_INTERVAL_S)
 
     async def run(self, session: Session) -> TaskResult:
         began = time.monotonic()
-        since = self.floor.since(began)
-        promoted = await maintenance.promote_jobs_since(session, since, limit=BATCH)
-        again_s = self.floor.saw(promoted, full=since is None, began=began, ended=time.monotonic())
-        soonest_s = min((s for s in (again_s, promoted.next_s) if s is not None), default=None)
-        return TaskResult(promoted.jobs, has_more=promoted.jobs == BATCH, next_due_s=soonest_s)
+        full = self._full_scan.is_due(began)
+        promoted = await maintenance.promote_jobs_since(session, None if full else self._promoted_until, limit=BATCH)
+        ended = time.monotonic()
+        self._full_scan.record(full=full, found_too_little=not promoted.jobs, began=began, ended=ended)
+        self._promoted_until = promoted.settled_until  # a full scan may move it back: there may be more late jobs
+        next_s = promoted.next_s
+        if not promoted.jobs and not full:
+            full_scan_s = max(0.0, self._full_scan.allowed_at - ended)
+            next_s = full_scan_s if next_s is None else min(next_s, full_scan_s)
+        return TaskResult(promoted.jobs, has_more=promoted.jobs == BATCH, next_due_s=next_s)

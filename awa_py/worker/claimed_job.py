@@ -49,12 +49,12 @@ class ClaimedJob:
     size = 1  # as a call of a handler: a Batch has more
 
     def __init__(self, row: Record, queue: str, handler: Handler | None, claimed_at: float) -> None:
-        self.id: int = row[0]
-        self.lease: int = row[1]
-        self.kind: str = row[2]
-        self.attempt: int = row[3]
-        self.args: str = row[4]  # as JSON
-        self.limit_s: float | None = row[5]  # how long the attempt may take, from the claim on
+        self.id: int = row["id"]
+        self.lease: int = row["lease"]
+        self.kind: str = row["kind"]
+        self.attempt: int = row["attempt"]
+        self.args: str = row["args"]  # as JSON
+        self.limit_s: float | None = row["deadline_s"]  # how long the attempt may take, from the claim on
         self.queue = queue
         self.row = row
         self.handler = handler
@@ -98,7 +98,7 @@ class ClaimedJob:
 
     def job(self) -> Job:
         """The job as it was claimed; for the kinds whose details the claim asked for."""
-        return claimed_job(self.row, self.queue)
+        return claimed_job(self.row)
 
     def fields(self) -> dict[str, Any]:
         """What log lines about it say."""

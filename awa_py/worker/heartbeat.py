@@ -27,9 +27,9 @@ from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
 from awa_py.text import describe
 from awa_py.worker.claimed_job import ClaimedJob, StopReason
+from awa_py.worker.claiming.wakeups import Wakeups
 from awa_py.worker.directives import Directives, directives_from
 from awa_py.worker.in_flight import InFlightJobs
-from awa_py.worker.wakeups import Wakeups
 
 logger = logging.getLogger("awa.heartbeat")
 
@@ -145,7 +145,7 @@ class Heartbeat:
         rows = await store.heartbeat_worker(
             session,
             self._worker,
-            listening=self._bell.hung,
+            listening=self._bell.subscribed,
             locked_on=self._locked_on,
             quiet=self._orders.quiet,
             stopping=self._stopping(),

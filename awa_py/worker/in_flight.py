@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from awa_py.worker.batches import Batch
 from awa_py.worker.claimed_job import ClaimedJob
-from awa_py.worker.prefetch import Prefetch
 
 logger = logging.getLogger("awa.worker")
 
@@ -20,59 +19,49 @@ Call: TypeAlias = ClaimedJob | Batch  # of a handler: it holds one slot
 
 
 class QueueSlots:
-    """The jobs in flight of one queue: they gather for a batch, wait for a slot, run, or are being written."""
+    """The jobs in flight of one queue: collected for a batch, waiting for a slot, running, or being written."""
 
     __slots__ = (
-        "batch",
-        "gathering",
+        "batch_size",
+        "capacity",
+        "collecting",
+        "finished",
         "held",
         "in_flight",
-        "limit",
-        "pace",
-        "share",
         "unwritten",
         "waiting",
         "waiting_jobs",
     )
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.share: int | None = None  # how many of its jobs may be in flight, where the queue has max_workers
-        self.in_flight = 0  # jobs: as many as run in the eyes of the database
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.in_flight = 0  # jobs: as many as run from the database's point of view
         self.held = 0  # slots
-        self.gathering = 0
+        self.collecting = 0
         self.waiting: deque[Call] = deque()
         self.waiting_jobs = 0
         self.unwritten = 0
-        self.batch = 0  # how many jobs a batch takes, where the last claim brought nothing but batch jobs
-        self.pace = Prefetch()
+        self.finished = 0  # handlers that ended, ever
+        self.batch_size = 0  # the size of a batch, if the last claim brought only jobs of batch handlers
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.held or self.waiting_jobs or self.unwritten > 0)
 
     def may_take(self) -> bool:
         """Whether a call waits that could have one of the queue's slots."""
-        return bool(self.waiting) and self.held < self.limit
+        return bool(self.waiting) and self.held < self.capacity
 
     def take(self) -> Call:
-        """The next call."""
+        """Remove and return the next call."""
         call = self.waiting.popleft()
         self.waiting_jobs -= call.size
         return call
 
     def ended(self, jobs: int) -> None:
-        """So many jobs have run, and their outcomes are to be written."""
-        self.pace.ended += jobs
+        """Count jobs that ran and whose outcomes are to be written."""
+        self.finished += jobs
         self.unwritten += jobs
-
-    def room(self, free: int) -> int:
-        """How many jobs may be claimed where so many slots are free: ahead by the pace, or to fill a batch.
-
-        Jobs that gather take no slot from others: their batch may be long in coming. Where the pace is slow, a slot
-        is filled again only once the last outcome is durable. Of a share, nothing is claimed ahead.
-        """
-        if self.share is not None:
-            return max(0, min(free, self.share - self.in_flight))
-        ahead = self.pace.ahead() - self.waiting_jobs
-        filling = self.batch - self.waiting_jobs - self.gathering
-        return max(0, free + max(ahead, filling) - max(0, self.unwritten - self.pace.unwritten()))
 
 
 class InFlightJobs:
@@ -82,7 +71,7 @@ class InFlightJobs:
         self._concurrency = concurrency
         self._slot_free_callbacks: list[Callable[[], None]] = []
         self._flights: dict[int, ClaimedJob] = {}
-        self._lanes = {queue: QueueSlots(limit) for queue, limit in queues.items()}
+        self._lanes = {queue: QueueSlots(capacity) for queue, capacity in queues.items()}
         self._turns = deque(self._lanes.values())
         self._held = 0
         self.abandoned = 0
@@ -95,39 +84,16 @@ class InFlightJobs:
         for callback in self._slot_free_callbacks:
             callback()
 
-    def room(self, queue: str) -> int:
-        """How many more jobs of the queue may be claimed."""
-        lane = self._lanes[queue]
-        free = max(0, min(lane.limit - lane.held, self._concurrency - self._held))
-        if not free and not lane.waiting and lane.held < lane.limit and self.others_wait(lane):
-            free = 1  # others were claimed ahead and would take each slot that comes free: one stands in line with them
-        return lane.room(free)
+    def slots(self, queue: str) -> QueueSlots:
+        return self._lanes[queue]
 
-    def chunk(self, queue: str) -> int:
-        """How much room makes a claim worth its while, as long as there is something to do meanwhile."""
-        lane = self._lanes[queue]
-        if lane.share is not None:
-            return 1
-        return lane.pace.chunk() if lane.held or lane.waiting_jobs or lane.unwritten > 0 else 1
-
-    def backlog(self, queue: str) -> int:
-        """How many of the queue's jobs wait for a slot, or for being written."""
-        lane = self._lanes[queue]
-        return lane.waiting_jobs + lane.unwritten
-
-    def is_at_its_share(self, queue: str) -> bool:
-        """Whether nothing but the worker's part of the queue keeps it from claiming one more."""
-        lane = self._lanes[queue]
-        return (
-            lane.share is not None
-            and lane.in_flight >= lane.share
-            and lane.held < lane.limit
-            and self._held < self._concurrency
-        )
-
-    def share(self, queue: str, slots: int | None) -> None:
-        """So many of the queue's jobs may be in flight here, from now on; what runs goes on. None: no such limit."""
-        self._lanes[queue].share = slots
+    def free_slots(self, queue: str) -> int:
+        """Return the number of free slots that jobs of the queue may have."""
+        slots = self._lanes[queue]
+        free = max(0, min(slots.capacity - slots.held, self._concurrency - self._held))
+        if not free and not slots.waiting and slots.held < slots.capacity and self.others_wait(slots):
+            return 1  # prefetched jobs of other queues would take every slot: let one job wait in line with them
+        return free
 
     def lane(self, queue: str) -> QueueSlots:
         return self._lanes[queue]
@@ -152,11 +118,11 @@ class InFlightJobs:
 
     def gather(self, queue: str, jobs: int) -> None:
         """So many more (or less) wait for the rest of their batch."""
-        self._lanes[queue].gathering += jobs
+        self._lanes[queue].collecting += jobs
 
     def expect_batches(self, queue: str, size: int) -> None:
         """Leaves room for a batch of so many jobs to gather; 0 where the queue holds other jobs."""
-        self._lanes[queue].batch = size
+        self._lanes[queue].batch_size = size
 
     @property
     def may_take(self) -> bool:
@@ -202,13 +168,13 @@ class InFlightJobs:
         for lane in self._turns:
             while lane.waiting and lane.waiting[0].waiting_since < since:
                 taken += lane.take().open_jobs()
-                lane.batch = 0  # calls take long: the next batch is claimed when there is a slot for it
+                lane.batch_size = 0  # calls take long: the next batch is claimed when there is a slot for it
         return taken
 
     def take_back_from(self, queue: str) -> list[ClaimedJob]:
         """Takes those of one queue back that wait for a slot."""
         lane = self._lanes[queue]
-        lane.batch = 0
+        lane.batch_size = 0
         return [flight for _ in range(len(lane.waiting)) for flight in lane.take().open_jobs()]
 
     def give_back(self, flights: Sequence[ClaimedJob]) -> None:

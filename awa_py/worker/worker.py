@@ -27,10 +27,12 @@ from awa_py.observability.logs import current_worker
 from awa_py.observability.metrics import HEARTBEAT, LISTENING, RUNNING, SLOTS, Metrics, Value
 from awa_py.rate_limiter import RateLimiter, request_tokens_over
 from awa_py.settings import Settings
+from awa_py.store.claim import Claimant
 from awa_py.store.heartbeat import WorkerInfo, lock_worker
 from awa_py.store.session import Session
 from awa_py.worker.claimed_job import ClaimedJob, StopReason
-from awa_py.worker.claiming.fetcher import Fetcher
+from awa_py.worker.claiming.claim_loop import ClaimLoop
+from awa_py.worker.claiming.wakeups import Wakeups
 from awa_py.worker.completer import Completer
 from awa_py.worker.directives import Directives
 from awa_py.worker.event_log import EventLog
@@ -41,7 +43,6 @@ from awa_py.worker.judge import Judge
 from awa_py.worker.loop_watchdog import LoopWatchdog
 from awa_py.worker.registration import Registration
 from awa_py.worker.tracing_executor import executor_type
-from awa_py.worker.wakeups import Wakeups
 
 logger = logging.getLogger("awa.worker")
 
@@ -226,32 +227,39 @@ class Worker:
                 orders=self._entry.orders,
                 obey=_in_this_loop(lambda orders: self._obey(orders, fetcher)),
             )
-            fetcher = Fetcher(
+            fetcher = ClaimLoop(
                 claims,
                 self._database.schema,
                 flights,
                 heart,
                 self.metrics,
+                claimant=Claimant(
+                    worker_id=self.id,
+                    kinds=self._registry.kinds,
+                    detailed_kinds=self._registry.kinds
+                    if executor.needs_details
+                    else self._registry.kinds_with_context,
+                    timed=self.metrics.timing,
+                ),
                 queues=list(self._queues),
                 registry=self._registry,
-                worker_id=self.id,
                 poll_s=self._settings.poll_interval.total_seconds(),
                 staleness=self._settings.heartbeat_staleness,
                 executor=executor,
-                bell=bell,
-                listening=lambda: self.listening,
+                wakeups=bell,
+                is_listening=lambda: self.listening,
             )
 
-            fetcher.obey(self._entry.orders)
+            fetcher.apply(self._entry.orders)
 
             flights.on_slot_free(executor.run_waiting)
-            flights.on_slot_free(fetcher.slot_is_free)
+            flights.on_slot_free(fetcher.slot_freed)
 
             listener = self._listener = Listener(
                 self._database,
                 self.metrics,
                 on_notification=_hearer(self.info, fetcher, heart, flights),
-                on_subscribed=fetcher.all_may_be_ready,
+                on_subscribed=fetcher.wake_all,
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
             watch = LoopWatchdog(executor.call_in, self._settings.blocked_after.total_seconds())
@@ -261,7 +269,7 @@ class Worker:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
                 finally:
                     timeline.flush_soon()
-                    await fetcher.give_back_unheard(UNWIND_S)
+                    await fetcher.release_unreported(UNWIND_S)
                     await claims.close()
                     limiter.give_up()
                     await self._drain(flights, executor, completer)
@@ -271,17 +279,20 @@ class Worker:
                     self.abandoned = flights.abandoned
                     self.metrics.worker.source = None
 
+    def _detailed_kinds(self, executor: Executor) -> tuple[str, ...]:
+        return self._registry.kinds if executor.needs_details else self._registry.kinds_with_context
+
     async def _hold_place(self, connection: DedicatedConnection) -> None:
         await lock_worker(Session(connection, self._database.schema), self.id)
 
-    def _obey(self, orders: Directives, fetcher: Fetcher) -> None:
+    def _obey(self, orders: Directives, fetcher: ClaimLoop) -> None:
         if orders.stop and not self._stopping.is_set():
             logger.info("worker %s was told to stop", self.label)
             self.stop()
         if orders.quiet != self._quiet:
             logger.info("worker %s %s", self.label, "is quiet: it claims nothing" if orders.quiet else "goes on")
             self._quiet = orders.quiet
-        fetcher.obey(orders)
+        fetcher.apply(orders)
 
     def _gauges(self, flights: InFlightJobs, heart: Heartbeat) -> Iterator[Value]:
         """What it is doing now. From any thread."""
@@ -409,12 +420,14 @@ def _in_this_loop(function: Callable[[Directives], None]) -> Callable[[Directive
     return call
 
 
-def _hearer(info: WorkerInfo, fetcher: Fetcher, heart: Heartbeat, flights: InFlightJobs) -> Callable[[str, str], None]:
+def _hearer(
+    info: WorkerInfo, fetcher: ClaimLoop, heart: Heartbeat, flights: InFlightJobs
+) -> Callable[[str, str], None]:
     """What a worker does about each notification."""
 
     def heard(topic: str, subject: str) -> None:
         if topic == Topic.READY:
-            fetcher.queue_is_ready(subject)
+            fetcher.wake(subject)
         elif (topic == Topic.QUEUES and subject in info.queues) or (topic == Topic.WORKERS and subject == str(info.id)):
             heart.send_now()
         elif topic in (Topic.CANCEL, Topic.LOST):

@@ -142,7 +142,7 @@ async def test_a_cursor_finds_what_has_moved(session: Session) -> None:
     *_, last = await ready(session, 5, priority=1)
     above = max(row["pos"] for row in await claim(session, limit=4))
     assert await age(session) == 1
-    assert [row["id"] for row in await claim(session, limit=9, above=above)] == [last, old]
+    assert [row["id"] for row in await claim(session, limit=9, after=above)] == [last, old]
 
 
 async def test_two_leaders_move_it_once(session: Session, database: Database) -> None:

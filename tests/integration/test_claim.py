@@ -9,7 +9,7 @@ import pytest
 from awa_py import Job, NewJob, State
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.types import Record
-from awa_py.store.claim import claimed_job, queues_with_work, release_orphans, take_over_jobs
+from awa_py.store.claim import Claimant, claimed_job, queues_with_work, release_orphans, take_over_jobs
 from awa_py.store.finish import complete_jobs, release_jobs
 from awa_py.store.jobs import cancel_jobs
 from awa_py.store.queues import pause_queue, set_queue
@@ -119,7 +119,7 @@ class TestOnlyWhatFits:
     async def test_positions_below_the_cursor_are_not_looked_at(self, session: Session) -> None:
         await insert(session, "ready", pos=10)
         (above,) = await insert(session, "ready", pos=11)
-        assert ids(await claim(session, limit=5, above=10)) == [above]
+        assert ids(await claim(session, limit=5, after=10)) == [above]
 
     async def test_what_is_scheduled_is_not_ready(self, session: Session) -> None:
         await put_one(session, delay=seconds(60))
@@ -133,7 +133,7 @@ class TestTheRow:
         job = await look(session, job_id)
         assert (row["attempt"], row["lease"], job.attempt, job.lease) == (4, 8, 4, 8)
         assert (job.state, job.worker_id) == (State.RUNNING, OWNER)
-        assert job.attempted_at == job.heartbeat_at == claimed_job(row, "default").attempted_at
+        assert job.attempted_at == job.heartbeat_at == claimed_job(row).attempted_at
         assert job.finalized_at is None
 
     async def test_everything_that_the_job_carries_goes_with_it(self, session: Session) -> None:
@@ -157,15 +157,15 @@ class TestTheRow:
         assert after is not None
         changed = {name for name in before.keys() if before[name] != after[name]}  # noqa: SIM118
         assert changed == {"state", "attempt", "lease", "worker_id", "attempted_at", "heartbeat_at", "deadline_at"}
-        seen, real = claimed_job(row, "default"), await look(session, row["id"])
+        seen, real = claimed_job(row), await look(session, row["id"])
         different = {name for name in Job.__slots__ if getattr(seen, name) != getattr(real, name)}
-        assert different == {"heartbeat_at", "worker_id", "progress"}  # of no use to a handler
+        assert different == {"heartbeat_at", "worker_id"}
 
     async def test_details_come_only_with_the_kinds_whose_handlers_look_at_them(self, session: Session) -> None:
         for kind in ("plain", "curious"):
             await insert(session, "ready", kind=kind)
         kinds = ["plain", "curious"]
-        rows = await claim(session, limit=2, kinds=kinds, shown_kinds=["curious"])
+        rows = await claim(session, limit=2, kinds=kinds, detailed_kinds=["curious"])
         assert [row["details"] is not None for row in rows] == [False, True]
 
     async def test_the_deadline_is_the_timeout_or_the_absolute_one_whichever_is_first(  # D3
@@ -197,9 +197,8 @@ class TestTheRow:
 
 class TestTakeOver:  # D4
     async def take_over(self, session: Session, worker_id: UUID, limit: int = 10) -> list[Record]:
-        return await take_over_jobs(
-            session, queues=["default"], kinds=["work"], staleness=STALENESS, limit=limit, worker_id=worker_id
-        )
+        claimant = Claimant(worker_id, ["work"])
+        return await take_over_jobs(session, claimant, queues=["default"], staleness=STALENESS, limit=limit)
 
     async def test_a_stale_job_goes_straight_to_the_new_owner(self, session: Session) -> None:
         (job_id,) = await insert_running(session, silent_s=100, timeout=seconds(50))

@@ -6,11 +6,11 @@ import pytest
 
 from awa_py.db.database import Database
 from awa_py.db.types import Record
-from awa_py.store.claim import PRIORITIES, claim_limited_jobs, find_overlooked_jobs
+from awa_py.store.claim import PRIORITIES, Claimant, claim_limited_jobs, find_skipped_jobs
 from awa_py.store.finish import complete_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
-from awa_py.worker.claiming.cursor import SLACK
+from awa_py.worker.claiming.queue_claimer import POSITION_SLACK
 from tests.pages import count_pages, snapshot_held
 from tests.support import OWNER, claim, count, insert, insert_queue
 
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.integration
 
 LATEST = 2_000  # the mark stays so far behind the latest claim
 ROUND = 500
+CLAIMANT = Claimant(OWNER, ["work"])
 KEY = {"concurrency_key": "slow", "concurrency_limit": 3, "ordered": False}
 
 
@@ -29,20 +30,26 @@ class Line:
         self._seen = 0
 
     async def take(self, limit: int, **options: Any) -> list[int]:
-        usual: dict[str, Any] = {"queue": "default", "kinds": ["work"], "shown_kinds": [], "worker_id": OWNER}
-        rows, _ = await claim_limited_jobs(self.session, above=self._above, slack=SLACK, limit=limit, **usual | options)
+        defaults: dict[str, Any] = {"queue": "default", "positions": self._positions, "limit": limit}
+        rows = (await claim_limited_jobs(self.session, CLAIMANT, **defaults | options)).rows
         self._seen = max([self._seen, *(row["pos"] for row in rows)])
         return [row["id"] for row in rows]
 
     async def search(self) -> list[int]:
-        found, _ = await find_overlooked_jobs(
-            self.session, queue="default", above=self._above, kinds=["work"], limit=200, most_keys=200, after_key=""
+        skipped = await find_skipped_jobs(
+            self.session,
+            CLAIMANT,
+            queue="default",
+            positions=self._positions,
+            limit=200,
+            max_keys=200,
+            after_key="",
         )
-        return found
+        return skipped.ids
 
     @property
-    def _above(self) -> list[int]:
-        return [max(0, self._seen - SLACK)] * len(PRIORITIES)
+    def _positions(self) -> list[int]:
+        return [max(0, self._seen - POSITION_SLACK)] * len(PRIORITIES)
 
     async def pass_through(self, jobs: int, **columns: Any) -> None:
         """So many jobs come, run and end."""

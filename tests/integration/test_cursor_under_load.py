@@ -6,9 +6,9 @@ import pytest
 
 from awa_py import App, NewJob, Settings
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
-from awa_py.store.claim import claim_jobs
+from awa_py.store.claim import Claim, Claimant, claim_jobs
 from awa_py.store.session import Session
-from awa_py.worker.claiming.cursor import SLACK
+from awa_py.worker.claiming.queue_claimer import POSITION_SLACK
 from tests.pages import count_pages, snapshot_held
 from tests.support import PATIENCE_S, another_session, claim, count, eventually, insert, put_one, working
 
@@ -37,14 +37,14 @@ class TestAnOldSnapshot:
         async with another_session(database, **STABLE_PLAN_SETTINGS) as session, snapshot_held(database):
             await insert(session, "ready", jobs)
             seen = 0
-            while rows := await claim(session, limit=batch, above=max(0, seen - SLACK)):
+            while rows := await claim(session, limit=batch, after=max(0, seen - POSITION_SLACK)):
                 seen = rows[-1]["pos"]
             await insert(session, "ready", 10)
             pages: list[int] = []
             async with count_pages(session) as pages_read:
-                for above in (0, seen - SLACK):
+                for after in (0, seen - POSITION_SLACK):
                     await pages_read()
-                    assert len(await claim(session, limit=5, above=above)) == 5
+                    assert len(await claim(session, limit=5, after=after)) == 5
                     pages.append((await pages_read()).blocks["ready_order"])
         from_zero, by_cursor = pages
         print(f"pages of the index: {by_cursor} by the cursor, {from_zero} from zero")
@@ -60,15 +60,15 @@ class TestAnOldSnapshot:
         app, done = app_with_work(database_url)
         costs: list[float] = []
 
-        async def measured(session: Session, **options: object) -> object:
+        async def measured(session: Session, claimant: Claimant, **options: object) -> Claim:
             async with session.connection.transaction():
                 fetched = "SELECT pg_stat_get_xact_blocks_fetched('awa.ready_order'::regclass)"
                 before = await session.connection.fetchval(fetched)
-                rows, limited = await claim_jobs(session, **options)  # type: ignore[arg-type]
+                claimed = await claim_jobs(session, claimant, **options)  # type: ignore[arg-type]
                 after = await session.connection.fetchval(fetched)
-            if len(rows) >= 100:
-                costs.append((after - before) / len(rows))
-            return rows, limited
+            if len(claimed.rows) >= 100:
+                costs.append((after - before) / len(claimed.rows))
+            return claimed
 
         monkeypatch.setattr("awa_py.store.claim.claim_jobs", measured)
         async with app, snapshot_held(database):
@@ -110,7 +110,7 @@ class TestALateJob:
             enqueued = 20_000
             producing = asyncio.create_task(produce())
             async with working(app), working(app) if workers == 2 else asyncio.timeout(None):
-                await eventually(lambda: len(done) > 4 * SLACK)
+                await eventually(lambda: len(done) > 4 * POSITION_SLACK)
                 await transaction.commit()
                 committed = asyncio.get_running_loop().time()
                 await eventually(lambda: -1 in done, LATE_S)

@@ -26,7 +26,7 @@ async def insert_due(session: Session, number: int, *, for_s: float) -> None:
 
 async def walked(session: Session, promotion: Promotion | None) -> int:
     """How many pages the next promotion reads to find out what is due; None: one that knows nothing."""
-    since = None if promotion is None else promotion.floor._due_time
+    since = None if promotion is None else promotion._promoted_until
     async with count_pages(session) as pages_read:
         await promote_jobs_since(session, since, limit=BATCH)
         return (await pages_read()).total
@@ -92,7 +92,7 @@ async def test_a_job_that_is_committed_late_below_the_floor_is_promoted_too(data
         if not batch.rows_changed:  # the short scan found nothing, and asks for a full one soon
             assert batch.next_due_s is not None
             assert batch.next_due_s < 5
-            promotion.floor._rest_until = 0.0
+            promotion._full_scan.allowed_at = 0.0
             batch = await promotion.run(leader)
         assert (batch.rows_changed, batch.has_more) == (BATCH, True)
         assert (await promotion.run(leader)).rows_changed == BATCH  # and the rest of them does not wait for the next
@@ -110,7 +110,7 @@ async def test_jobs_of_the_last_second_are_looked_at_again(database: Database) -
         while not (await promotion.run(leader)).rows_changed:
             pass
         await late.commit()
-        promotion.floor._full_due = promotion.floor._rest_until = float("inf")
+        promotion._full_scan._due_at = promotion._full_scan.allowed_at = float("inf")
         assert (await promotion.run(leader)).rows_changed == 1
 
 

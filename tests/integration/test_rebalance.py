@@ -219,10 +219,10 @@ class TestALeader:
         heard: dict[UUID, list[int | None]] = {}
 
         def obey(fetcher: object, orders: object) -> None:
-            worker_id = fetcher._worker_id  # type: ignore[attr-defined]
+            worker_id = fetcher._claimant.worker_id  # type: ignore[attr-defined]
             heard.setdefault(worker_id, []).append(orders.queues["email"].slots)  # type: ignore[attr-defined]
 
-        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", obey)
+        monkeypatch.setattr("awa_py.worker.claiming.claim_loop.ClaimLoop.apply", obey)
         app = with_settings(database_url, QUICK)
         other: App = with_settings(database_url, QUICK)
         async with app, working(app, ["email"], maintenance=True) as one, working(other, ["email"]) as two:

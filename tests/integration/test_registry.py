@@ -259,7 +259,7 @@ class TestAWorker:
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[Directives] = []
-        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        monkeypatch.setattr("awa_py.worker.claiming.claim_loop.ClaimLoop.apply", lambda self, given: seen.append(given))
         await insert_queue(session, "email", max_workers=10)
         await heartbeat_worker(session, info())
         async with app, working(app, ["email"]):
@@ -271,7 +271,7 @@ class TestAWorker:
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch, deaf: bool
     ) -> None:
         seen: list[Directives] = []
-        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        monkeypatch.setattr("awa_py.worker.claiming.claim_loop.ClaimLoop.apply", lambda self, given: seen.append(given))
         if deaf:
             monkeypatch.setattr("awa_py.db.listener.Listener._handle_payload", lambda *_: None)
         async with app, working(app, ["email"]):
@@ -289,7 +289,7 @@ class TestAWorker:
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[Directives] = []
-        monkeypatch.setattr("awa_py.worker.claiming.fetcher.Fetcher.obey", lambda self, given: seen.append(given))
+        monkeypatch.setattr("awa_py.worker.claiming.claim_loop.ClaimLoop.apply", lambda self, given: seen.append(given))
         await pause_queue(session, "email", paused=True)
         async with app, working(app, ["email"]):
             await eventually(lambda: seen)

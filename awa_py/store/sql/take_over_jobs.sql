@@ -1,6 +1,7 @@
--- Takes stale jobs of a dead worker straight to a new owner: running → running, with a new lease and attempt.
--- Jobs whose attempts are used up are left to the rescue. Disjoint from other take-overs and rescues.
--- $1 queues · $2 kinds · $3 staleness · $4 how many at the most · $5 worker id
+-- Move stale jobs of dead workers to this worker: running → running, with a new lease and attempt.
+-- Jobs without attempts left are left to the rescue. No two take-overs or rescues get the same job.
+-- $1 queues · $2 kinds · $3 staleness · $4 the largest number of jobs · $5 worker id
+-- Returns the columns of claim_jobs.
 UPDATE awa.running r
 SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
     attempted_at = now(), heartbeat_at = now(), cancel_requested_at = NULL,
@@ -17,8 +18,8 @@ FROM (
     ORDER BY stale.attempted_at
     LIMIT $4
     FOR UPDATE OF stale SKIP LOCKED
-) AS taken
-WHERE r.id = taken.id
+) AS chosen
+WHERE r.id = chosen.id
 RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
           extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.priority, 0::bigint AS pos,
-          {details} AS details
+          r AS details, r.attempted_at, r.deadline_at

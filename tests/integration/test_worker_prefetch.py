@@ -41,11 +41,11 @@ class Prefetch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr("awa_py.worker.prefetch.Prefetch.ahead", lambda _: self.ahead)
+        monkeypatch.setattr("awa_py.worker.claiming.prefetch.Prefetch.jobs", property(lambda _: self.ahead))
 
     def wait_for_ever(self) -> None:
         """What waits for a slot is not given back."""
-        self._monkeypatch.setattr("awa_py.worker.claiming.fetcher.PATIENCE_S", 2 * PATIENCE_S)
+        self._monkeypatch.setattr("awa_py.worker.claiming.claim_loop.PREFETCH_TIMEOUT_S", 2 * PATIENCE_S)
 
 
 @pytest.fixture

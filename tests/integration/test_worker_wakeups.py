@@ -160,7 +160,7 @@ class TestLoad:
     async def test_a_swept_worker_that_is_busy_does_not_ask_to_be_woken(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("awa_py.worker.wakeups.Wakeups.is_missed", False)
+        monkeypatch.setattr("awa_py.worker.claiming.wakeups.Wakeups.prefers_wakeups", False)
         registered = "SELECT count(*) = 1 FROM awa.workers"
         async with app, working(app) as worker:
             await session.connection.execute("DELETE FROM awa.workers WHERE id = $1", worker.id)
@@ -172,7 +172,7 @@ class TestLoad:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch, when: str
     ) -> None:
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
-        monkeypatch.setattr("awa_py.worker.claiming.fetcher.LOOKS_AFTER_HANGING_S", (0.005, 0.02, 0.1, 2, 5))
+        monkeypatch.setattr("awa_py.worker.claiming.claim_loop.POLLS_AFTER_SUBSCRIBING_S", (0.005, 0.02, 0.1, 2, 5))
         ran = asyncio.Event()
         late: list[asyncio.Task[None]] = []
 
