@@ -70,6 +70,11 @@ class TestTheGuard:
             await FINISHES[finish](session, job_id, lease)
         assert await look(session, job_id) == before
 
+    async def test_an_attempt_with_an_expired_lease_may_complete_its_job(self, session: Session) -> None:  # P10
+        (job_id,) = await insert_running(session, silent_s=100)
+        await complete_jobs(session, OWNER, [job_id], [1], ['"r"'], keep=True)
+        assert (await look(session, job_id)).state is State.COMPLETED
+
     @pytest.mark.parametrize("finish", FINISHES)
     async def test_after_a_rescue_and_a_new_claim_the_old_owners_word_changes_nothing(  # F12
         self, session: Session, finish: str

@@ -138,7 +138,7 @@ class TestNotGone:
         await session.connection.execute("UPDATE awa.workers SET locked_on = locked_on - interval '1 second'")
         await self.left_alone(session)
 
-    async def test_while_the_leader_is_new(self, holder: Session, session: Session) -> None:
+    async def test_while_the_leader_is_new(self, holder: Session, session: Session) -> None:  # A20
         await killed(holder, session)
         await session.connection.execute("UPDATE awa.leader SET elected_at = now() - interval '5 seconds'")
         await self.left_alone(session)

@@ -221,13 +221,13 @@ class TestRescueOfStaleJobs:
         await session.connection.execute("SELECT 1")
         assert f"lost:{job_id}:7" in heard
 
-    async def test_each_is_logged(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_each_is_logged(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:  # A21
         (job_id,) = await insert_running(session, silent_s=100, attempt=2)
         with caplog.at_level(logging.WARNING):
             await rescue_stale(session, staleness=STALENESS, metrics=Metrics())
         assert f"job {job_id} (work) goes back to its queue at its 2nd attempt" in caplog.text
 
-    async def test_many_of_a_kind_are_one_line(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_many_of_a_kind_are_one_line(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:  # A21
         await insert_running(session, 3, silent_s=3600)
         with caplog.at_level(logging.DEBUG, logger="awa.rescue"):
             await rescue_stale(session, staleness=seconds(90), metrics=Metrics())
@@ -449,7 +449,7 @@ class TestSweeps:
         assert await delete_free_unique_keys(session, after="010", limit=10) == ("020", 10)
         assert await delete_free_unique_keys(session, after="020", limit=10) == (None, 5)
 
-    async def test_silent_workers_go(self, session: Session) -> None:
+    async def test_silent_workers_go(self, session: Session) -> None:  # F22
         for _ in range(2):
             await heartbeat_worker(session, worker())
         await session.connection.execute(

@@ -163,7 +163,7 @@ class TestWhatABeatAnswers:  # F5
 
 
 class TestTheList:
-    async def test_it_counts_jobs_and_shows_the_parts(self, session: Session) -> None:
+    async def test_it_counts_jobs_and_shows_the_parts(self, session: Session) -> None:  # F22
         one, two = info(), info()
         for each in (one, two):
             await heartbeat_worker(session, each)
