@@ -1,4 +1,4 @@
-"""Every setting that is not an argument: one place for its default, its variable and its limits."""
+"""All settings that are not arguments, with their defaults, environment variables and limits."""
 
 import logging
 import os
@@ -20,8 +20,8 @@ MAX_PORT = 65535
 _HOST = r"(\[[^\]]*\]|[^:@\[\]]*)(:(?P<port>[0-9]*))?"
 
 
-def _setting(default: Any, says: str) -> Any:
-    return field(default=default, metadata={"says": says})
+def _setting(default: Any, description: str) -> Any:
+    return field(default=default, metadata={"description": description})
 
 
 def _seconds(value: float) -> timedelta:
@@ -30,32 +30,36 @@ def _seconds(value: float) -> timedelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Intervals, retentions and limits. Each is read from `AWA_` and its name in capitals."""
+    """Intervals, retentions and limits. The environment variable of each is `AWA_` and its name in capitals."""
 
     heartbeat_interval: timedelta = _setting(_seconds(30), "how often a worker renews the leases of its running jobs")
     heartbeat_staleness: timedelta = _setting(
         _seconds(90), "how old a job's heartbeat may be before its worker is presumed dead"
     )
-    heartbeat_rescue_interval: timedelta = _setting(_seconds(30), "how often the leader looks for stale jobs")
-    deadline_rescue_interval: timedelta = _setting(_seconds(30), "how often the leader looks for overdue jobs")
-    promote_interval: timedelta = _setting(
-        _seconds(5), "how long the leader sleeps at the most before it looks for due jobs again"
+    heartbeat_rescue_interval: timedelta = _setting(
+        _seconds(30), "how often the leader rescues jobs with a stale heartbeat"
     )
-    cleanup_interval: timedelta = _setting(_seconds(60), "how often the leader deletes what is past its retention")
+    deadline_rescue_interval: timedelta = _setting(
+        _seconds(30), "how often the leader rescues jobs past their deadline"
+    )
+    promote_interval: timedelta = _setting(
+        _seconds(5), "how long the leader sleeps at most before it promotes due jobs"
+    )
+    cleanup_interval: timedelta = _setting(_seconds(60), "how often the leader deletes jobs past their retention")
     cron_sync_interval: timedelta = _setting(_seconds(60), "how often the leader writes its app's schedules")
     cron_eval_interval: timedelta = _setting(
-        _seconds(1), "how long the leader sleeps at the most before it looks for due schedules again"
+        _seconds(1), "how long the leader sleeps at most before it fires due schedules"
     )
     unserved_interval: timedelta = _setting(
-        _seconds(30), "how often the leader looks for due jobs whose kind no live worker knows"
+        _seconds(30), "how often the leader reports due jobs whose kind no live worker knows"
     )
     rebalance_interval: timedelta = _setting(
-        _seconds(2), "how often the leader splits queues with max_workers over the live workers"
+        _seconds(2), "how often the leader splits max_workers over the live workers"
     )
     aging_interval: timedelta = _setting(
-        _seconds(300), "how long a ready job waits at its priority before it moves up one, where others are before it"
+        _seconds(300), "how long an available job waits behind higher priorities before its own is raised"
     )
-    leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader proves that its session is alive")
+    leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader uses its session, to keep it alive")
     leader_timeout: timedelta = _setting(
         _seconds(10), "how long the leader's session may be silent before PostgreSQL ends it"
     )
@@ -63,27 +67,29 @@ class Settings:
     completed_retention: timedelta = _setting(timedelta(hours=24), "how long completed jobs are kept; 0 keeps none")
     failed_retention: timedelta = _setting(timedelta(hours=72), "how long failed and cancelled jobs are kept")
     events_retention: timedelta = _setting(
-        timedelta(days=7), "how long is kept what happened to jobs beside their rows; 0 notes nothing"
+        timedelta(days=7), "how long events of job histories are kept; 0 records none"
     )
-    rollup_interval: timedelta = _setting(_seconds(60), "how often the leader rolls up what ended in the last minutes")
+    rollup_interval: timedelta = _setting(
+        _seconds(60), "how often the leader rolls up the statistics of the last minutes"
+    )
     rollup_retention: timedelta = _setting(
-        timedelta(days=30), "how long the figures of each minute are kept; 0 keeps none"
+        timedelta(days=30), "how long the statistics of each minute are kept; 0 keeps none"
     )
-    shutdown_timeout: timedelta = _setting(_seconds(30), "how long running jobs may go on after a stop signal")
+    shutdown_timeout: timedelta = _setting(_seconds(30), "how long running jobs may take to finish after a stop signal")
     poll_interval: timedelta = _setting(
-        _seconds(0.5), "how often an idle worker looks for jobs by itself; four times less often while it can be woken"
+        _seconds(0.5), "how often an idle worker polls; four times less often while it receives wake-ups"
     )
     metrics_interval: timedelta = _setting(
-        _seconds(15), "how often the leader reads the queues for its metrics, where a metrics port is open"
+        _seconds(15), "how often the leader reads the queue metrics, if a metrics port is open"
     )
     blocked_after: timedelta = _setting(
-        _seconds(1), "how long a handler may block the event loop before a warning names it, with its stack"
+        _seconds(1), "how long a handler may block the event loop before it is logged with its stack"
     )
-    max_args_bytes: int = _setting(1024 * 1024, "how large a job's arguments or result may be, in bytes of JSON")
+    max_args_bytes: int = _setting(1024 * 1024, "the maximum size of a job's arguments or result, in bytes of JSON")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
-        """The settings of the environment; a blank variable counts as unset, an override that is None too."""
+        """Read the settings from the environment. A blank variable, and an override that is None, count as unset."""
         values: dict[str, Any] = {}
         for setting in fields(cls):
             text = environ.get(variable(setting.name), "").strip()
@@ -107,23 +113,23 @@ class Settings:
         if self.heartbeat_staleness <= self.heartbeat_interval:
             raise ConfigError(
                 f"AWA_HEARTBEAT_STALENESS ({durations.text(self.heartbeat_staleness)}) must exceed "
-                f"AWA_HEARTBEAT_INTERVAL ({durations.text(self.heartbeat_interval)}): every running job would be "
-                "taken for dead"
+                f"AWA_HEARTBEAT_INTERVAL ({durations.text(self.heartbeat_interval)}): every running job would look "
+                "dead"
             )
         if self.heartbeat_staleness < 3 * self.heartbeat_interval:
             logger.warning(
                 "AWA_HEARTBEAT_STALENESS is less than three times AWA_HEARTBEAT_INTERVAL: one lost heartbeat "
-                "may take a live job for dead"
+                "may make a live job look dead"
             )
         if self.leader_timeout < 2 * self.leader_check_interval:
             raise ConfigError(
-                "AWA_LEADER_TIMEOUT must be at least twice AWA_LEADER_CHECK_INTERVAL: PostgreSQL would depose a "
-                "healthy leader"
+                "AWA_LEADER_TIMEOUT must be at least twice AWA_LEADER_CHECK_INTERVAL: PostgreSQL would end the "
+                "session of a healthy leader"
             )
 
 
 def variable(setting: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"AWA_{setting.upper()}"
 
 
@@ -139,12 +145,12 @@ def _read(name: str, text: str) -> timedelta | int:
 
 
 def schema_name(schema: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The schema that was given, else AWA_SCHEMA, else `awa`."""
+    """Return the given schema, else AWA_SCHEMA, else `awa`."""
     return schema or environ.get("AWA_SCHEMA", "").strip() or DEFAULT_SCHEMA
 
 
 def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The URL that was given, else AWA_DATABASE_URL, else DATABASE_URL, else the credential `database_url`."""
+    """Return the given URL, else AWA_DATABASE_URL, else DATABASE_URL, else the credential `database_url`."""
     found = url or environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()
     found = found or credential("database_url", environ)
     if not found:
@@ -155,14 +161,13 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
 
 
 def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The URL that goes past a pooler: the one that was given, else AWA_DIRECT_URL, else the credential `direct_url`;
-    else none."""
+    """Return the URL that bypasses a pooler: the given one, else AWA_DIRECT_URL, else the credential `direct_url`."""
     found = url or environ.get("AWA_DIRECT_URL", "").strip() or credential("direct_url", environ)
     return _checked_url(found, "direct") if found else None
 
 
 def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What systemd's LoadCredential= handed over under that name; nothing where it did not."""
+    """Return the credential that systemd passed with LoadCredential=, or an empty text."""
     directory = environ.get("CREDENTIALS_DIRECTORY", "")
     try:
         return (Path(directory) / name).read_text(encoding="utf-8").strip() if directory else ""
@@ -173,7 +178,7 @@ def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _checked_url(url: str, name: str) -> str:
-    """What cannot be read is not quoted: it may be a part of the password."""
+    # No error quotes the URL: it may contain the password.
     if not url.startswith(("postgresql://", "postgres://")):
         raise ConfigError(f"the {name} URL must begin with postgresql://")
     authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
@@ -181,12 +186,14 @@ def _checked_url(url: str, name: str) -> str:
     places = [re.fullmatch(_HOST, host) for host in hosts.split(",")]
     if authority.count("@") > 1 or not all(place and int(place["port"] or 0) <= MAX_PORT for place in places):
         raise ConfigError(
-            f"the {name} URL cannot be read: it is postgresql://user:password@host:port/database, where / ? # @ in a "
-            "name or a password are written as %2F %3F %23 %40"
+            f"the {name} URL cannot be parsed: expected postgresql://user:password@host:port/database, with / ? # @ in "
+            "a name or a password written as %2F %3F %23 %40"
         )
     _, asks, query = url.partition("#")[0].partition("?")
     try:
         parse_qs(query, strict_parsing=bool(asks and query))
     except ValueError:
-        raise ConfigError(f"the {name} URL cannot be read: after its ? come name=value, joined by &") from None
+        raise ConfigError(
+            f"the {name} URL cannot be parsed: expected name=value pairs after its ?, joined by &"
+        ) from None
     return url

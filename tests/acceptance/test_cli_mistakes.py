@@ -106,7 +106,7 @@ FAILURES = [
     (("job", "list", "--schema", "it's"), "a schema's name has"),
     (("job", "list", "--database-url", "postgresql://awa@127.0.0.1:1/x"), "cannot connect to the database"),
     (("job", "show", "1", "--database-url", "postgresql://awa@127.0.0.1:1/x"), "cannot connect to the database"),
-    (("job", "list", "--database-url", "postgresql://awa@127.0.0.1:abc/x"), "the database URL cannot be read"),
+    (("job", "list", "--database-url", "postgresql://awa@127.0.0.1:abc/x"), "the database URL cannot be parsed"),
 ]
 
 

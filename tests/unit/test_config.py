@@ -179,7 +179,7 @@ def test_urls_of_all_shapes_are_taken(url: str) -> None:
     ],
 )
 def test_what_cannot_be_read_in_a_url_is_not_quoted(url: str) -> None:
-    with pytest.raises(ConfigError, match="the database URL cannot be read") as refusal:
+    with pytest.raises(ConfigError, match="the database URL cannot be parsed") as refusal:
         database_url(url, {})
     assert "hun" not in str(refusal.value)
 

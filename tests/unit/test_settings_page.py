@@ -23,7 +23,7 @@ def rows() -> list[str]:
     for setting in fields(Settings):
         value = getattr(defaults, setting.name)
         shown = durations.text(value) if isinstance(value, timedelta) else str(value)
-        lines.append(f"| `{variable(setting.name)}` | {shown} | {setting.metadata['says']} |")
+        lines.append(f"| `{variable(setting.name)}` | {shown} | {setting.metadata['description']} |")
     return lines
 
 
