@@ -1,4 +1,4 @@
-"""What is the matter with an installation, and what to do about it."""
+"""`awa doctor`: checks of an installation, with findings that say what to do."""
 
 from awa_py.doctor.finding import Finding, Level
 from awa_py.doctor.runner import CHECKS, run_checks

@@ -1,4 +1,4 @@
-"""The processes: somebody leads, workers live, and what the leader has to do is done."""
+"""Checks of the processes: the leader, the workers, and overdue maintenance."""
 
 from datetime import timedelta
 
@@ -7,75 +7,79 @@ from awa_py.doctor.finding import Findings
 from awa_py.store import backlog, election
 from awa_py.text import count, relative_time, short_duration
 
-WORKERS = 10_000
-RUNNING_LOOKED_AT = 1_000
+MAX_WORKERS_READ = 10_000
+MAX_RUNNING_READ = 1_000
 GRACE = timedelta(seconds=60)
-START = "Start `awa worker` or `awa maintenance`."
-SEE_LEADER = "See the leader's log (`awa leader` says where it runs) for what stops it; restarting it elects another."
+START_LEADER = "Start `awa worker` or `awa maintenance`."
+SEE_LEADER = (
+    "see the cause in its log (`awa leader` shows where it runs), or restart it so that another process takes over."
+)
 
 
-async def check_leader(context: CheckContext, notes: Findings) -> None:
-    """Somebody holds the leader's lock."""
+async def check_leader(context: CheckContext, findings: Findings) -> None:
+    """Check that a process holds the leader's lock."""
     leader = await election.get_leader(context.session)
     if leader is None:
-        notes.problem(None, "Nobody leads: nothing is promoted, rescued, scheduled or cleaned up.", START)
+        findings.problem(
+            None, "There is no leader: no job is promoted, rescued, scheduled or cleaned up.", START_LEADER
+        )
         return
     now = await context.session.now()
-    notes.ok(f"{leader.hostname}:{leader.pid}, elected {relative_time(leader.elected_at - now)}")
+    findings.ok(f"{leader.hostname}:{leader.pid}, elected {relative_time(leader.elected_at - now)}")
 
 
-async def check_workers(context: CheckContext, notes: Findings) -> None:
-    """The workers of the registry beat."""
+async def check_workers(context: CheckContext, findings: Findings) -> None:
+    """Check that the listed workers send heartbeats."""
     staleness = context.settings.heartbeat_staleness
-    workers = await backlog.list_heartbeats(context.session, limit=WORKERS)
+    workers = await backlog.list_heartbeats(context.session, limit=MAX_WORKERS_READ)
     silent = [worker for worker in workers if worker.silent_s > staleness.total_seconds()]
     for worker in silent:
-        notes.warning(
+        findings.warning(
             f"worker {worker.hostname}:{worker.pid}",
             f"No heartbeat for {short_duration(timedelta(seconds=worker.silent_s))}: it is dead, frozen or cut off.",
-            "Look for it on that host. Its jobs are given to others, and its row goes after "
-            f"{short_duration(10 * staleness)} of silence.",
+            "Check the process on that host. The leader rescues its jobs, and removes its row after "
+            f"{short_duration(10 * staleness)} without a heartbeat.",
         )
     if len(silent) == len(workers):
-        notes.warning(None, "No worker is alive.", "Start `awa worker`.")
-    notes.ok(f"{len(workers)} alive")
+        findings.warning(None, "No worker is alive.", "Start `awa worker`.")
+    findings.ok(f"{len(workers)} alive")
 
 
-async def check_overdue(context: CheckContext, notes: Findings) -> None:
-    """Due jobs are promoted, deadlines enforced, abandoned jobs rescued."""
+async def check_overdue(context: CheckContext, findings: Findings) -> None:
+    """Check that due jobs are promoted, deadlines enforced and stale jobs rescued."""
     settings = context.settings
     overdue = await backlog.get_overdue_work(
         context.session,
-        look_at=RUNNING_LOOKED_AT,
+        look_at=MAX_RUNNING_READ,
         staleness=settings.heartbeat_staleness,
         grace=GRACE + settings.heartbeat_rescue_interval,
     )
-    if _late(overdue.promotion_s, settings.promote_interval):
-        notes.problem(
+    if _is_late(overdue.promotion_s, settings.promote_interval):
+        findings.problem(
             "promotion",
-            f"A scheduled job was due {_long(overdue.promotion_s)} ago, and nobody made it available.",
-            f"{START} If somebody leads: {SEE_LEADER}",
+            f"A scheduled job was due {_duration(overdue.promotion_s)} ago and is not available yet.",
+            f"{START_LEADER} If there is a leader: {SEE_LEADER}",
         )
-    if _late(overdue.deadline_s, settings.deadline_rescue_interval):
-        notes.problem(
+    if _is_late(overdue.deadline_s, settings.deadline_rescue_interval):
+        findings.problem(
             "deadlines",
-            f"A running job has been past its deadline for {_long(overdue.deadline_s)}, and nobody ended it.",
-            f"{START} If somebody leads: {SEE_LEADER}",
+            f"A running job is past its deadline by {_duration(overdue.deadline_s)} and was not stopped.",
+            f"{START_LEADER} If there is a leader: {SEE_LEADER}",
         )
     if overdue.stale_jobs:
-        notes.problem(
+        findings.problem(
             "rescue",
-            f"{count(overdue.stale_jobs, 'running job')} lost its worker, and nobody rescued it."
+            f"{count(overdue.stale_jobs, 'running job')} lost its worker and was not rescued."
             if overdue.stale_jobs == 1
-            else f"{count(overdue.stale_jobs, 'running job')} lost their workers, and nobody rescued them.",
-            f"{START} If somebody leads: {SEE_LEADER}",
+            else f"{count(overdue.stale_jobs, 'running job')} lost their workers and were not rescued.",
+            f"{START_LEADER} If there is a leader: {SEE_LEADER}",
         )
-    notes.ok("nothing is overdue")
+    findings.ok("nothing is overdue")
 
 
-def _late(seconds: float | None, interval: timedelta) -> bool:
+def _is_late(seconds: float | None, interval: timedelta) -> bool:
     return seconds is not None and seconds > (GRACE + interval).total_seconds()
 
 
-def _long(seconds: float | None) -> str:
+def _duration(seconds: float | None) -> str:
     return short_duration(timedelta(seconds=seconds or 0.0))

@@ -1,4 +1,4 @@
-"""The way to PostgreSQL: what stands in between, whether notifications come through, whether clocks agree."""
+"""Checks of the connection: poolers, notifications and clocks."""
 
 import asyncio
 import time
@@ -14,109 +14,111 @@ from awa_py.errors import ConfigError, DatabaseUnavailable
 from awa_py.text import describe
 
 ROUND_TRIP_S = 5.0
-ASKED = 3
+CLOCK_SAMPLES = 3
 SKEW_S = 1.0
 LARGE_SKEW_S = 60.0
-CROWDED = 0.1  # of the queue of notifications
-DIRECT = "Set AWA_DIRECT_URL (--direct-url) to a URL of this database that leads to PostgreSQL itself."
+NOTIFICATION_QUEUE_USAGE = 0.1
+SET_DIRECT_URL = "Set AWA_DIRECT_URL (--direct-url) to a URL of this database that bypasses the pooler."
 
 
-async def check_pooler(context: CheckContext, notes: Findings) -> None:
-    """Sessions are sessions: what one sets, locks or listens to stays with it."""
-    mode = await _mode(context)
+async def check_pooler(context: CheckContext, findings: Findings) -> None:
+    """Check that session state (settings, locks, LISTEN) stays with the session."""
+    mode = await _pooling(context)
     if mode is PoolerMode.TRANSACTION:
-        notes.problem(
+        findings.problem(
             "transaction mode",
-            "A pooler in transaction mode stands in between: a session's next statement may reach another one. "
-            "LISTEN, the leader's lock and its time limits do not work.",
-            DIRECT,
+            "The connection goes through a pooler in transaction mode: each transaction may use another session. "
+            "LISTEN, the leader's lock and session timeouts do not work.",
+            SET_DIRECT_URL,
         )
     try:
         await context.database.check_direct_url(context.connection)
     except ConfigError as error:
-        notes.problem("direct URL", f"{error}.", DIRECT)
-    notes.ok("a pooler in session mode stands in between" if mode is PoolerMode.SESSION else "none in between")
+        findings.problem("direct URL", f"{error}.", SET_DIRECT_URL)
+    findings.ok("a pooler in session mode" if mode is PoolerMode.SESSION else "no pooler")
 
 
-async def check_listen(context: CheckContext, notes: Findings) -> None:
-    """What one session notifies, another one hears."""
-    if await _mode(context) is PoolerMode.TRANSACTION:
-        # LISTEN would stay with whichever session the pooler chose, and with whoever gets it next.
-        notes.problem(None, "Not tried: a session that is shared cannot listen.", DIRECT)
+async def check_listen(context: CheckContext, findings: Findings) -> None:
+    """Check that a notification from one session reaches another."""
+    if await _pooling(context) is PoolerMode.TRANSACTION:
+        # LISTEN would remain on a session that the pooler gives to another client next.
+        findings.problem(
+            None, "Not checked: LISTEN does not work through a pooler in transaction mode.", SET_DIRECT_URL
+        )
         return
-    heard = await _round_trip(context)
-    if heard is None:
-        notes.problem(
+    round_trip_s = await _round_trip(context)
+    if round_trip_s is None:
+        findings.problem(
             None,
-            f"A notification did not come back within {ROUND_TRIP_S:.0f} s: workers find jobs by polling only.",
-            f"Look for what stands between here and PostgreSQL. {DIRECT}",
+            f"A notification did not arrive within {ROUND_TRIP_S:.0f} s: workers find jobs only by polling.",
+            f"Check for a pooler or proxy between this host and PostgreSQL. {SET_DIRECT_URL}",
         )
     used = await context.connection.fetchval("SELECT pg_notification_queue_usage()")
-    if used > CROWDED:
-        notes.problem(
+    if used > NOTIFICATION_QUEUE_USAGE:
+        findings.problem(
             "queue",
-            f"The server's queue of notifications is full to {used:.0%}; once it is, no enqueue can commit.",
-            "A listening session does not read, mostly one with a transaction open: see the long transactions.",
+            f"The server's notification queue is {used:.0%} full. When it is full, no enqueue can commit.",
+            "A listening session does not read it, usually because of an open transaction: see check `transactions`.",
         )
-    notes.ok("" if heard is None else f"a notification took {heard * 1000:.1f} ms")
+    findings.ok("" if round_trip_s is None else f"a notification took {round_trip_s * 1000:.1f} ms")
 
 
-async def check_clock(context: CheckContext, notes: Findings) -> None:
-    """This host's clock and the database's agree."""
-    evaluate_clock(*await measure_skew(context.connection), notes)
+async def check_clock(context: CheckContext, findings: Findings) -> None:
+    """Check that this host's clock agrees with the database's."""
+    evaluate_clock(*await measure_skew(context.connection), findings)
 
 
-def evaluate_clock(offset_s: float, doubt_s: float, notes: Findings) -> None:
-    """What such a difference means."""
-    skew_s = max(0.0, abs(offset_s) - doubt_s)
+def evaluate_clock(offset_s: float, uncertainty_s: float, findings: Findings) -> None:
+    """Report a clock offset that exceeds the measurement's uncertainty."""
+    skew_s = max(0.0, abs(offset_s) - uncertainty_s)
     if skew_s > SKEW_S:
-        note = notes.problem if skew_s > LARGE_SKEW_S else notes.warning
-        note(
+        report = findings.problem if skew_s > LARGE_SKEW_S else findings.warning
+        report(
             None,
             f"This host's clock is {abs(offset_s):.1f} s {'behind' if offset_s > 0 else 'ahead of'} the database's: "
-            "times that programs here work out themselves (run_at, deadlines) are off by as much.",
-            "Let NTP (chrony, systemd-timesyncd) run on both: `timedatectl`.",
+            "times that programs on this host compute (run_at, deadlines) are wrong by as much.",
+            "Run NTP (chrony, systemd-timesyncd) on both hosts; `timedatectl` shows its state.",
         )
-    notes.ok(f"within {max(abs(offset_s), doubt_s) * 1000:.1f} ms of the database's")
+    findings.ok(f"within {max(abs(offset_s), uncertainty_s) * 1000:.1f} ms of the database's")
 
 
 async def measure_skew(connection: Connection, clock: Callable[[], float] = time.time) -> tuple[float, float]:
-    """How many seconds the database's clock is ahead of this host's, and how far that may be wrong."""
-    offset_s, doubt_s = 0.0, float("inf")
-    for _ in range(ASKED):
+    """Return by how many seconds the database's clock is ahead of this host's, and the uncertainty."""
+    offset_s, uncertainty_s = 0.0, float("inf")
+    for _ in range(CLOCK_SAMPLES):
         sent = clock()
-        theirs = (await connection.fetchval("SELECT clock_timestamp()")).timestamp()
+        server_time = (await connection.fetchval("SELECT clock_timestamp()")).timestamp()
         answered = clock()
-        if (answered - sent) / 2 < doubt_s:
-            offset_s, doubt_s = theirs - (sent + answered) / 2, (answered - sent) / 2
-    return offset_s, doubt_s
+        if (answered - sent) / 2 < uncertainty_s:
+            offset_s, uncertainty_s = server_time - (sent + answered) / 2, (answered - sent) / 2
+    return offset_s, uncertainty_s
 
 
 async def _round_trip(context: CheckContext) -> float | None:
-    """How many seconds a notification took from another session to ours; None: it did not come."""
+    """Return how many seconds a notification took from another session to ours; None if it did not arrive."""
     channel = f"awa doctor {uuid4().hex}"
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
-    def hear(*_: object) -> None:
-        heard.set()
+    def on_notify(*_: object) -> None:
+        received.set()
 
     other = await connect(context.database)
     try:
-        await context.connection.add_listener(channel, hear)
+        await context.connection.add_listener(channel, on_notify)
         sent = time.monotonic()
         await other.fetchval("SELECT pg_notify($1, '')", channel)
         async with asyncio.timeout(ROUND_TRIP_S):
-            await heard.wait()
+            await received.wait()
         return time.monotonic() - sent
     except TimeoutError:
         return None
     finally:
-        await context.connection.remove_listener(channel, hear)
+        await context.connection.remove_listener(channel, on_notify)
         await other.close()
 
 
-async def _mode(context: CheckContext) -> PoolerMode:
-    """What stands between here and the sessions that workers and leaders need."""
+async def _pooling(context: CheckContext) -> PoolerMode:
+    """Detect the pooler on the URL that workers and leaders use for their sessions."""
     try:
         return await detect_pooler(context.database.direct_url or context.database.url)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:

@@ -1,4 +1,4 @@
-"""Whom the checks run_checks, and how they touch it: in read-only transactions, for seconds at the most."""
+"""The database that the checks look at. They use read-only transactions and short timeouts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,9 +18,9 @@ from awa_py.text import describe
 
 LONG_TRANSACTION = timedelta(minutes=5)
 STATEMENT_TIMEOUT = timedelta(seconds=5)
-ANSWER_S = 30.0  # longer than PostgreSQL itself lets a statement take: silence means a dead connection
+COMMAND_TIMEOUT_S = 30.0  # longer than statement_timeout: no answer means a dead connection
 
-# Names in definitions are complete where nothing is on the search path.
+# With an empty search path, PostgreSQL prints qualified names in definitions.
 SESSION_SETTINGS = {
     **STABLE_PLAN_SETTINGS,
     "search_path": "pg_catalog",
@@ -31,12 +31,12 @@ SESSION_SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """A database, looked at over a connection that works through any pooler too."""
+    """A database and the connection that the checks use. It works through any pooler."""
 
     database: Database
     settings: Settings
     connection: DedicatedConnection
-    version: int  # of the schema; 0: there is none, or none that this role may see
+    version: int  # of the schema; 0 if there is none or this role may not see it
     long_transaction: timedelta
 
     @property
@@ -45,10 +45,10 @@ class CheckContext:
 
     @asynccontextmanager
     async def read_only(self) -> AsyncIterator[None]:
-        """A transaction that changes nothing, goes through indexes, and waits for nobody for long."""
+        """Open a read-only transaction with short timeouts and stable plans."""
         async with self.connection.transaction(readonly=True):
             await self.connection.execute(
-                "SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS manners(name, value)",
+                "SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS settings(name, value)",
                 list(SESSION_SETTINGS),
                 list(SESSION_SETTINGS.values()),
             )
@@ -56,12 +56,12 @@ class CheckContext:
 
 
 async def connect(database: Database) -> DedicatedConnection:
-    """A connection that asks for nothing that a pooler might refuse; or a sentence that says why there is none."""
+    """Connect without startup options that a pooler might reject. Raise DatabaseUnavailable if it fails."""
     try:
         return await asyncpg.connect(
             database.direct_url or database.url,
             timeout=CONNECT_TIMEOUT_S,
-            command_timeout=ANSWER_S,
+            command_timeout=COMMAND_TIMEOUT_S,
             statement_cache_size=0,
             server_settings={"application_name": "awa doctor"},
         )

@@ -1,51 +1,51 @@
-"""What an examination finds: a level, a sentence, and what to do about it."""
+"""The findings of checks: a level, a sentence, and what to do."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is. Only a problem makes `awa doctor` fail."""
+    """The severity. Only a problem makes `awa doctor` fail."""
 
     OK = "ok"
     NOTICE = "notice"  # worth knowing
-    WARNING = "warning"  # goes well today, and may not tomorrow
+    WARNING = "warning"  # works now, and may fail later
     PROBLEM = "problem"  # jobs do not run, or may be lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the report."""
+    """One line of the report. The field names are the keys of `awa doctor --json`."""
 
     level: Level
     group: str
     check: str
-    about: str | None  # the index, queue, session …; None: the whole
+    about: str | None  # the index, queue, session …; None if it concerns the whole check
     says: str
-    do: str | None  # None: nothing
+    do: str | None  # None if there is nothing to do
 
 
 class Findings:
-    """Where a check writes down what it finds."""
+    """Collects the findings of one check."""
 
     def __init__(self, group: str, check: str) -> None:
         self._group = group
         self._check = check
-        self.findings: list[Finding] = []
+        self.found: list[Finding] = []
 
     def ok(self, says: str) -> None:
-        """All is well; unless something was noted before."""
-        if not self.findings:
-            self._note(Level.OK, None, says, None)
+        """Report that the check passed, unless it has other findings."""
+        if not self.found:
+            self._add(Level.OK, None, says, None)
 
     def notice(self, about: str | None, says: str, do: str) -> None:
-        self._note(Level.NOTICE, about, says, do)
+        self._add(Level.NOTICE, about, says, do)
 
     def warning(self, about: str | None, says: str, do: str) -> None:
-        self._note(Level.WARNING, about, says, do)
+        self._add(Level.WARNING, about, says, do)
 
     def problem(self, about: str | None, says: str, do: str) -> None:
-        self._note(Level.PROBLEM, about, says, do)
+        self._add(Level.PROBLEM, about, says, do)
 
-    def _note(self, level: Level, about: str | None, says: str, do: str | None) -> None:
-        self.findings.append(Finding(level=level, group=self._group, check=self._check, about=about, says=says, do=do))
+    def _add(self, level: Level, about: str | None, says: str, do: str | None) -> None:
+        self.found.append(Finding(level=level, group=self._group, check=self._check, about=about, says=says, do=do))

@@ -1,4 +1,4 @@
-"""The examination: one table of checks, each on its own, so that one that fails keeps no other from being made."""
+"""Run the checks one by one. A check that fails becomes a finding and does not stop the others."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -20,18 +20,18 @@ from awa_py.errors import DatabaseUnavailable
 from awa_py.settings import Settings
 from awa_py.text import describe
 
-UNREADABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError)
+MISSING_OBJECT = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A name, and the function that looks."""
+    """A check's name and function, and what it needs."""
 
     group: str
     name: str
     run: Callable[[CheckContext, Findings], Awaitable[None]]
     needs_schema: bool = True
-    read_only: bool = True  # in a read-only transaction
+    read_only: bool = True  # run it in a read-only transaction
 
 
 CHECKS = (
@@ -62,7 +62,7 @@ async def run_checks(
     checks: Sequence[Check] = CHECKS,
     long_transaction: timedelta = LONG_TRANSACTION,
 ) -> list[Finding]:
-    """Looks, changes nothing, and says what it found, check by check."""
+    """Run the checks, which change nothing, and return their findings in order."""
     connection = await connect(database)
     try:
         context = CheckContext(
@@ -72,8 +72,8 @@ async def run_checks(
             version=await _version(connection, database.schema),
             long_transaction=long_transaction,
         )
-        possible = [check for check in checks if context.version or not check.needs_schema]
-        return [finding for check in possible for finding in await _run(check, context)]
+        runnable = [check for check in checks if context.version or not check.needs_schema]
+        return [finding for check in runnable for finding in await _run(check, context)]
     except CONNECTION_LOST as error:
         raise DatabaseUnavailable(f"the connection to the database broke: {describe(error)}") from error
     finally:
@@ -85,35 +85,35 @@ async def _version(connection: Connection, schema: Schema) -> int:
     try:
         return await migrations.current_version(connection, schema)
     except asyncpg.InsufficientPrivilegeError:
-        return 0  # the check of the version says so
+        return 0  # the version check reports it
 
 
 async def _run(check: Check, context: CheckContext) -> list[Finding]:
-    notes = Findings(check.group, check.name)
+    findings = Findings(check.group, check.name)
     try:
         async with AsyncExitStack() as stack:
             if check.read_only:
                 await stack.enter_async_context(context.read_only())
-            await check.run(context, notes)
+            await check.run(context, findings)
     except CONNECTION_LOST:
         raise
     except asyncpg.QueryCanceledError:
-        notes.warning(
+        findings.warning(
             None,
-            f"Looking took longer than {STATEMENT_TIMEOUT.total_seconds():.0f} s, and was given up.",
-            "Mend what else is found here, above all long transactions and tables that are not vacuumed; try again.",
+            f"The check took longer than {STATEMENT_TIMEOUT.total_seconds():.0f} s and was cancelled.",
+            "Fix the other findings, above all long transactions and tables that are not vacuumed; then run it again.",
         )
     except asyncpg.InsufficientPrivilegeError as error:
         name = context.database.schema.name
-        notes.warning(
+        findings.warning(
             None,
-            f"This role may not look: {describe(error)}.",
+            f"This role lacks privileges for the check: {describe(error)}.",
             f'GRANT USAGE ON SCHEMA "{name}" TO …; GRANT SELECT ON ALL TABLES IN SCHEMA "{name}" TO …;',
         )
-    except UNREADABLE as error:
-        notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend the schema first.")
+    except MISSING_OBJECT as error:
+        findings.warning(None, f"The check failed: {describe(error)}.", "Fix the schema first.")
     except DatabaseUnavailable as error:
-        notes.warning(None, f"Cannot be looked at with one connection: {error}.", "See what connections are left.")
+        findings.warning(None, f"The check needs a second connection: {error}.", "See check `connections`.")
     except asyncpg.PostgresError as error:
-        notes.warning(None, f"Cannot be looked at: {describe(error)}.", "Mend what else is found here; try again.")
-    return notes.findings
+        findings.warning(None, f"The check failed: {describe(error)}.", "Fix the other findings, then run it again.")
+    return findings.found

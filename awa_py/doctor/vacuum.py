@@ -1,4 +1,4 @@
-"""What keeps tables small: short transactions, and a vacuum that comes."""
+"""Checks of vacuum: open transactions that block it, and tables that it does not keep up with."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,117 +10,121 @@ from awa_py.store import server as store
 from awa_py.store.server import OpenTransaction, ReplicationSlot, TableHealth
 from awa_py.text import count, short_duration
 
-SHOWN = 20
-YOUNG = 30  # times younger than a long one: idle, that is worth a notice already
-VERY_LONG = 12  # times a long one
-SLOT_LAG = 1_000_000  # transactions
+MAX_LISTED = 20
+NOTICE_DIVISOR = 30  # an idle transaction is worth a notice at this fraction of the limit
+PROBLEM_FACTOR = 12  # an active transaction is a problem at this multiple of the limit
+MAX_SLOT_LAG = 1_000_000  # transactions
 
 DEAD_ROWS = 10_000
 MANY_DEAD_ROWS = 1_000_000
-OVERDUE = 10  # times as many dead rows as autovacuum waits for …
-OVERDUE_S = 600.0  # … and it did not come for that long
+OVERDUE_FACTOR = 10  # times autovacuum's threshold of dead rows …
+OVERDUE_S = 600.0  # … and no vacuum for this long
 LARGE_BYTES = 256 * 1024**2
-BYTES_A_ROW = 4096
+BYTES_PER_ROW = 4096
 MEBIBYTE = 1024**2
 
 
-async def check_transactions(context: CheckContext, notes: Findings) -> None:
-    """Nobody holds a transaction open for long: what is deleted meanwhile stays, and everything slows down."""
+async def check_transactions(context: CheckContext, findings: Findings) -> None:
+    """Check for long transactions: while one is open, deleted rows stay and everything slows down."""
     limit = context.long_transaction
-    for transaction in await store.list_old_transactions(context.session, older_than=limit / YOUNG, limit=SHOWN):
-        _note_transaction(notes, transaction, limit)
+    for transaction in await store.list_old_transactions(
+        context.session, older_than=limit / NOTICE_DIVISOR, limit=MAX_LISTED
+    ):
+        _report_transaction(findings, transaction, limit)
     for prepared in await store.list_prepared_transactions(context.session, older_than=limit):
-        notes.problem(
+        findings.problem(
             f"prepared transaction {prepared.gid}",
             f"{prepared.role} prepared it {short_duration(timedelta(seconds=prepared.open_s))} ago; it is still open.",
             f"COMMIT PREPARED '{prepared.gid}'; or ROLLBACK PREPARED '{prepared.gid}';",
         )
-    evaluate_slots(await store.list_replication_slots(context.session), notes)
+    evaluate_slots(await store.list_replication_slots(context.session), findings)
     server = await store.get_server(context.session)
     if not server.sees_all:
-        notes.notice(
+        findings.notice(
             None,
-            f'The role "{server.role}" may not see what other roles\' sessions do: their transactions are not shown.',
+            f'The role "{server.role}" may not see the sessions of other roles, so their transactions are not checked.',
             f'GRANT pg_read_all_stats TO "{server.role}";',
         )
-    notes.ok(f"none is older than {short_duration(limit)}")
+    findings.ok(f"none is older than {short_duration(limit)}")
 
 
-def evaluate_slots(slots: Iterable[ReplicationSlot], notes: Findings) -> None:
-    """Slots that nobody uses, and those whose standby is far behind."""
+def evaluate_slots(slots: Iterable[ReplicationSlot], findings: Findings) -> None:
+    """Report unused replication slots, and those whose standby is far behind."""
     for slot in slots:
         about = f"replication slot {slot.name}"
-        says = f"It keeps the rows of the last {count(slot.transactions, 'transaction')} from being vacuumed"
+        effect = f"It prevents vacuum of the rows of the last {count(slot.transactions, 'transaction')}"
         if not slot.active:
-            notes.problem(about, f"{says}, and nobody uses it.", f"SELECT pg_drop_replication_slot('{slot.name}');")
-        elif slot.transactions > SLOT_LAG:
-            notes.warning(about, f"{says}: a query runs for long on its standby.", "End that query.")
+            findings.problem(
+                about, f"{effect}, and it is not in use.", f"SELECT pg_drop_replication_slot('{slot.name}');"
+            )
+        elif slot.transactions > MAX_SLOT_LAG:
+            findings.warning(about, f"{effect}: a long query runs on its standby.", "End that query.")
 
 
-async def check_tables(context: CheckContext, notes: Findings) -> None:
-    """Vacuum comes to the tables, and they are as large as their rows."""
-    evaluate_tables(await store.list_table_health(context.session), context.database.schema, notes)
-    notes.ok("vacuum keeps up with every table")
+async def check_tables(context: CheckContext, findings: Findings) -> None:
+    """Check that the tables are vacuumed and not bloated."""
+    evaluate_tables(await store.list_table_health(context.session), context.database.schema, findings)
+    findings.ok("vacuum keeps up with every table")
 
 
-def evaluate_tables(tables: Iterable[TableHealth], schema: Schema, notes: Findings) -> None:
-    """What is the matter with each."""
+def evaluate_tables(tables: Iterable[TableHealth], schema: Schema, findings: Findings) -> None:
+    """Report tables that vacuum does not keep up with, and bloated ones."""
     for table in tables:
         about, full_name = f"table {table.name}", schema.qualify(f"awa.{table.name}")
         if not table.autovacuum:
-            notes.problem(
+            findings.problem(
                 about,
-                "Its autovacuum is switched off: it grows and slows down without end.",
+                "Its autovacuum is switched off: it grows and slows down forever.",
                 f"ALTER TABLE {full_name} RESET (autovacuum_enabled);",
             )
-        if _is_neglected(table):
-            note = notes.problem if table.dead > MANY_DEAD_ROWS else notes.warning
+        if _is_overdue(table):
+            report = findings.problem if table.dead > MANY_DEAD_ROWS else findings.warning
             since = (
                 "never"
                 if table.since_vacuum_s is None
                 else f"{short_duration(timedelta(seconds=table.since_vacuum_s))} ago"
             )
-            note(
+            report(
                 about,
-                f"{count(table.dead, 'dead row')} beside {table.live:,} live ones; it was vacuumed {since}.",
-                f"VACUUM {full_name}; and see that autovacuum runs, and that no transaction is open for long.",
+                f"{count(table.dead, 'dead row')} and {table.live:,} live ones; last vacuum: {since}.",
+                f"VACUUM {full_name}; then check that autovacuum runs and no transaction is open for long.",
             )
-        if table.counted and table.bytes > max(LARGE_BYTES, BYTES_A_ROW * table.live):
-            notes.warning(
+        if table.counted and table.bytes > max(LARGE_BYTES, BYTES_PER_ROW * table.live):
+            findings.warning(
                 about,
                 f"It takes {table.bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}.",
-                f"VACUUM FULL {full_name}; in a quiet minute: nobody can use the table meanwhile.",
+                f"VACUUM FULL {full_name}; at a quiet time: it locks the table.",
             )
-        if table.counted and table.index_bytes > max(LARGE_BYTES, BYTES_A_ROW * table.live):
-            notes.warning(
+        if table.counted and table.index_bytes > max(LARGE_BYTES, BYTES_PER_ROW * table.live):
+            findings.warning(
                 about,
                 f"Its indexes take {table.index_bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}.",
                 f"REINDEX TABLE CONCURRENTLY {full_name};",
             )
 
 
-def _is_neglected(table: TableHealth) -> bool:
-    """Far more dead rows than autovacuum waits for, and it has not just been here."""
-    many = table.dead > max(DEAD_ROWS, OVERDUE * table.vacuum_threshold)
+def _is_overdue(table: TableHealth) -> bool:
+    """Return whether it has far more dead rows than autovacuum's threshold, and no recent vacuum."""
+    many = table.dead > max(DEAD_ROWS, OVERDUE_FACTOR * table.vacuum_threshold)
     return many and (table.since_vacuum_s is None or table.since_vacuum_s > OVERDUE_S)
 
 
-def _note_transaction(notes: Findings, transaction: OpenTransaction, limit: timedelta) -> None:
+def _report_transaction(findings: Findings, transaction: OpenTransaction, limit: timedelta) -> None:
     open_for = timedelta(seconds=transaction.open_s)
     if transaction.idle:
-        note = notes.problem if open_for >= limit else notes.notice
+        report = findings.problem if open_for >= limit else findings.notice
     elif open_for >= limit:
-        note = notes.problem if open_for >= VERY_LONG * limit else notes.warning
+        report = findings.problem if open_for >= PROBLEM_FACTOR * limit else findings.warning
     else:
-        return  # it works, and not for long yet
+        return  # active, and not for long yet
     who = f"{transaction.role} from {transaction.client}" + (
         f' ("{transaction.application}")' if transaction.application else ""
     )
-    does = "idle in its transaction" if transaction.idle else "at work in its transaction"
-    harm = "nothing that was deleted since can be vacuumed" if transaction.blocks_vacuum else "it keeps its locks"
-    note(
+    state = "idle in a transaction" if transaction.idle else "active in a transaction"
+    effect = "rows deleted since then cannot be vacuumed" if transaction.blocks_vacuum else "it keeps its locks"
+    report(
         f"session {transaction.pid}",
-        f"{who} is {does}, for {short_duration(open_for)} now: {harm}.",
-        f"SELECT pg_terminate_backend({transaction.pid}); it rolls back. Against the next one: "
+        f"{who} has been {state} for {short_duration(open_for)}: {effect}.",
+        f"SELECT pg_terminate_backend({transaction.pid}); it rolls back. To prevent this, set "
         "idle_in_transaction_session_timeout.",
     )

@@ -112,7 +112,7 @@ def test_narrow_terminals_get_whole_sentences(awa: Awa) -> None:
     assert answer.code == 1
     assert all(len(line) <= 80 for line in answer.out.splitlines())
     assert "…" not in answer.out
-    assert "Nobody leads" in answer.out
+    assert "There is no leader" in answer.out
 
 
 def test_a_database_that_cannot_be_reached(bare_awa: Awa) -> None:

@@ -1,4 +1,4 @@
-"""What `awa doctor` reads: as little of a large database as of a small one. Counted in pages."""
+"""`awa doctor` reads as few pages of a large database as of a small one."""
 
 import pytest
 
@@ -16,7 +16,7 @@ STALENESS = seconds(90)
 
 
 async def fill(session: Session) -> None:
-    """Three queues with many jobs, in an order that no index knows."""
+    """Fill three queues with many jobs, in an order that matches no index."""
     await session.connection.execute(
         "INSERT INTO awa.ready (kind, queue, priority) "
         "SELECT 'k' || n % 7, 'q' || n % 3, 1 + n % 4 FROM generate_series(1, $1::int) AS n",
@@ -32,8 +32,8 @@ async def fill(session: Session) -> None:
     await session.connection.execute("ANALYZE")
 
 
-async def look(session: Session) -> None:
-    """Whatever an examination reads of jobs, with the checks' own limits."""
+async def run_queries(session: Session) -> None:
+    """Run all queries of the checks that read jobs, with the same limits."""
     queues = await backlog.list_waiting_queues(session, limit=1_000, count_to=101, staleness=STALENESS)
     assert [queue.jobs for queue in queues] == [101, 101, 101]
     names = [queue.name for queue in queues]
@@ -43,21 +43,21 @@ async def look(session: Session) -> None:
     assert await partitions.find_stray_completed_job(session) is None
 
 
-async def test_only_the_heads_are_read_however_long_the_queues(database: Database) -> None:
+async def test_checks_read_only_the_head_of_long_queues(database: Database) -> None:
     async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
         await fill(session)
-        cost = await cost_of_a_look(session)
-        # A look at 101 jobs of each queue and 25 of each priority, and the first thousand that run.
+        cost = await cost_of_queries(session)
+        # 101 jobs of each queue, 25 of each priority, and the first thousand running ones.
         assert cost.of("ready") < 2_000, cost.blocks
         assert cost.of("running") < 2_500, cost.blocks
         assert cost.of("scheduled") < 20, cost.blocks
         assert not cost.whole_tables & HOT, cost.whole_tables
         await insert(session, "ready", 3 * ROWS, queue="q1", kind="k1")
         await insert_running(session, ROWS)
-        assert (await cost_of_a_look(session)).total < cost.total * 1.1 + 50
+        assert (await cost_of_queries(session)).total < cost.total * 1.1 + 50
 
 
-async def cost_of_a_look(session: Session) -> PageCounts:
+async def cost_of_queries(session: Session) -> PageCounts:
     async with count_pages(session) as pages_read:
-        await look(session)
+        await run_queries(session)
         return await pages_read()

@@ -1,4 +1,4 @@
-"""What `awa doctor` makes of figures that no test can plant in a moment."""
+"""Findings of `awa doctor` for values that a test cannot create quickly in a real database."""
 
 import re
 from dataclasses import replace
@@ -38,45 +38,45 @@ CONNECTIONS = Connections(
 
 
 @pytest.fixture
-def notes() -> Findings:
+def findings() -> Findings:
     return Findings("group", "check")
 
 
-def levels(notes: Findings) -> list[Level]:
-    return [finding.level for finding in notes.findings]
+def levels(findings: Findings) -> list[Level]:
+    return [finding.level for finding in findings.found]
 
 
-def test_every_check_has_a_name_of_its_own() -> None:
+def test_check_names_are_unique() -> None:
     names = [(check.group, check.name) for check in CHECKS]
     assert len(set(names)) == len(names)
 
 
-def test_all_is_well_only_where_nothing_was_found(notes: Findings) -> None:
-    notes.warning("it", "is so", "do")
-    notes.ok("fine")
-    assert levels(notes) == [Level.WARNING]
+def test_ok_is_ignored_after_another_finding(findings: Findings) -> None:
+    findings.warning("it", "is so", "do")
+    findings.ok("fine")
+    assert levels(findings) == [Level.WARNING]
 
 
 @pytest.mark.parametrize(
     ("change", "level"),
     [
         ({}, None),
-        ({"dead": 2_000_000}, None),  # many jobs a second, and vacuum was here a minute ago
-        ({"dead": 15_000, "since_vacuum_s": None}, None),  # autovacuum is about to come
+        ({"dead": 2_000_000}, None),  # many jobs per second, vacuumed a minute ago
+        ({"dead": 15_000, "since_vacuum_s": None}, None),  # autovacuum will run soon
         ({"dead": 25_000, "since_vacuum_s": None}, Level.WARNING),
         ({"dead": 25_000, "since_vacuum_s": 3600.0}, Level.WARNING),
         ({"dead": 2_000_000, "since_vacuum_s": 3600.0}, Level.PROBLEM),
         ({"bytes": 300 * MIB}, Level.WARNING),
         ({"bytes": 300 * MIB, "live": 1_000_000}, None),
-        ({"bytes": 300 * MIB, "live": 0, "counted": False}, None),  # after a crash, nobody knows
+        ({"bytes": 300 * MIB, "live": 0, "counted": False}, None),  # statistics are lost after a crash
         ({"index_bytes": 300 * MIB}, Level.WARNING),
         ({"autovacuum": False}, Level.PROBLEM),
     ],
 )
-def test_tables(notes: Findings, change: dict[str, object], level: Level | None) -> None:
-    evaluate_tables([replace(TABLE, **change)], Schema("My Jobs"), notes)  # type: ignore[arg-type]
-    assert levels(notes) == ([] if level is None else [level])
-    assert all('"My Jobs".ready' in (finding.do or "") for finding in notes.findings)
+def test_table_health_has_a_level(findings: Findings, change: dict[str, object], level: Level | None) -> None:
+    evaluate_tables([replace(TABLE, **change)], Schema("My Jobs"), findings)  # type: ignore[arg-type]
+    assert levels(findings) == ([] if level is None else [level])
+    assert all('"My Jobs".ready' in (finding.do or "") for finding in findings.found)
 
 
 @pytest.mark.parametrize(
@@ -85,24 +85,26 @@ def test_tables(notes: Findings, change: dict[str, object], level: Level | None)
         ({}, Level.OK, None),
         ({"server_used": 89}, Level.WARNING, "the server"),  # 8 of 97
         ({"server_used": 93}, Level.PROBLEM, "the server"),
-        ({"server_used": 100}, Level.PROBLEM, "the server"),  # administrators have the reserved ones
+        ({"server_used": 100}, Level.PROBLEM, "the server"),  # only the reserved ones are left
         ({"role_limit": 12}, Level.PROBLEM, "this role"),
         ({"database_limit": 12}, Level.PROBLEM, "this database"),
         ({"database_limit": 1000}, Level.OK, None),
     ],
 )
-def test_connections(notes: Findings, change: dict[str, int], level: Level, about: str | None) -> None:
-    evaluate_connections(replace(CONNECTIONS, **change), notes)
-    assert [(finding.level, finding.about) for finding in notes.findings] == [(level, about)]
+def test_connection_usage_has_a_level(
+    findings: Findings, change: dict[str, int], level: Level, about: str | None
+) -> None:
+    evaluate_connections(replace(CONNECTIONS, **change), findings)
+    assert [(finding.level, finding.about) for finding in findings.found] == [(level, about)]
 
 
 @pytest.mark.parametrize(
     ("active", "transactions", "level"),
     [(True, 10, None), (True, 5_000_000, Level.WARNING), (False, 10, Level.PROBLEM)],
 )
-def test_replication_slots(notes: Findings, active: bool, transactions: int, level: Level | None) -> None:
-    evaluate_slots([ReplicationSlot(name="standby", active=active, transactions=transactions)], notes)
-    assert levels(notes) == ([] if level is None else [level])
+def test_replication_slot_has_a_level(findings: Findings, active: bool, transactions: int, level: Level | None) -> None:
+    evaluate_slots([ReplicationSlot(name="standby", active=active, transactions=transactions)], findings)
+    assert levels(findings) == ([] if level is None else [level])
 
 
 @pytest.mark.parametrize(
@@ -117,12 +119,12 @@ def test_replication_slots(notes: Findings, active: bool, transactions: int, lev
         ({"idle_session_timeout": "60000"}, None),
     ],
 )
-def test_settings(notes: Findings, settings: dict[str, str], level: Level | None) -> None:
-    evaluate_settings(settings, Settings(), notes)
-    assert levels(notes) == ([] if level is None else [level])
+def test_server_setting_has_a_level(findings: Findings, settings: dict[str, str], level: Level | None) -> None:
+    evaluate_settings(settings, Settings(), findings)
+    assert levels(findings) == ([] if level is None else [level])
 
 
-def test_every_check_is_on_its_page() -> None:
+def test_documentation_lists_every_check() -> None:
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     sections = {part.partition("\n")[0].lower(): part for part in page.split("\n## ")[1:]}
     assert [(check.group, check.name) for check in CHECKS] == [
