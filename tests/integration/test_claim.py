@@ -1,4 +1,4 @@
-"""available → running: what a claim takes, in which order, and what it never takes."""
+"""available → running: which jobs a claim gets, and in which order."""
 
 import asyncio
 from datetime import timedelta
@@ -41,17 +41,17 @@ def ids(rows: list[Record]) -> list[int]:
 
 
 class TestOrder:
-    async def test_first_by_priority_then_by_becoming_ready(self, session: Session) -> None:
+    async def test_claim_goes_by_priority_and_then_by_position(self, session: Session) -> None:
         wanted = [NewJob(kind="work", priority=priority) for priority in (3, 1, 4, 2, 1, 3)]
         third, first, last, second, also_first, also_third = await put(session, *wanted)
         assert ids(await claim(session, limit=10)) == [first, also_first, second, third, also_third, last]
 
-    async def test_a_short_claim_takes_the_head(self, session: Session) -> None:
+    async def test_small_claim_gets_the_first_jobs(self, session: Session) -> None:
         jobs = await put(session, *[NewJob(kind="work", priority=priority) for priority in (2, 2, 1, 1)])
         assert ids(await claim(session, limit=3)) == [jobs[2], jobs[3], jobs[0]]
         assert ids(await claim(session, limit=3)) == [jobs[1]]
 
-    async def test_fifo_is_the_order_of_becoming_ready_not_of_ids(self, session: Session) -> None:
+    async def test_position_is_the_order_of_becoming_available(self, session: Session) -> None:
         older, newer = await put(session, NewJob(kind="work"), NewJob(kind="work"))
         await claim(session, limit=1)
         await session.connection.execute("SELECT setval('awa.pos', 1000)")
@@ -59,8 +59,8 @@ class TestOrder:
         assert ids(await claim(session, limit=2)) == [newer, older]
 
 
-class TestDisjoint:
-    async def test_two_claims_at_once_never_take_the_same_job(self, session: Session, database: Database) -> None:
+class TestConcurrentClaims:
+    async def test_concurrent_claims_never_get_the_same_job(self, session: Session, database: Database) -> None:
         await insert(session, "ready", 2000)
         async with another_session(database) as one, another_session(database, **STABLE_PLAN_SETTINGS) as two:
 
@@ -76,7 +76,7 @@ class TestDisjoint:
         assert len(first) + len(second) == len({*first, *second}) == 2000
         assert await states(session) == {"running": 2000}
 
-    async def test_a_claim_under_way_is_skipped_not_waited_for(self, session: Session, database: Database) -> None:
+    async def test_claim_skips_the_rows_of_an_open_claim(self, session: Session, database: Database) -> None:
         jobs = await insert(session, "ready", 4)
         async with another_session(database) as other, other.connection.transaction():
             assert ids(await claim(other, limit=2)) == jobs[:2]
@@ -84,17 +84,17 @@ class TestDisjoint:
                 assert ids(await claim(session, limit=4)) == jobs[2:]
 
 
-class TestOnlyWhatFits:
-    async def test_only_the_given_kinds(self, session: Session) -> None:
+class TestSelection:
+    async def test_claim_gets_only_the_given_kinds(self, session: Session) -> None:
         known, unknown = await put(session, NewJob(kind="work"), NewJob(kind="other"))
         assert ids(await claim(session, limit=5, kinds=["work"])) == [known]
         assert (await look(session, unknown)).state is State.AVAILABLE
 
-    async def test_only_the_given_queue(self, session: Session) -> None:
+    async def test_claim_gets_only_the_given_queue(self, session: Session) -> None:
         await put(session, NewJob(kind="work", queue="other"))
         assert await claim(session, limit=5) == []
 
-    async def test_a_paused_queue_gives_nothing(self, session: Session) -> None:
+    async def test_paused_queue_gives_nothing(self, session: Session) -> None:
         job_id = await put_one(session)
         await pause_queue(session, "default", paused=True)
         assert await claim(session) == []
@@ -103,31 +103,31 @@ class TestOnlyWhatFits:
         assert await queues_with_work(session, queues=["default"], kinds=["work"]) == {"default"}
         assert ids(await claim(session)) == [job_id]
 
-    async def test_a_pause_ends_by_itself(self, session: Session) -> None:
+    async def test_pause_ends_at_its_time(self, session: Session) -> None:
         await put_one(session)
         await insert_queue(session, paused=True, paused_until=FromNow(60))
         assert await claim(session) == []
         await insert_queue(session, paused=True, paused_until=ago(1))
         assert len(await claim(session)) == 1
 
-    async def test_what_is_past_its_deadline_is_never_claimed(self, session: Session) -> None:  # D3
+    async def test_expired_job_is_never_claimed(self, session: Session) -> None:  # D3
         await insert(session, "ready", expires_at=ago(1))
         (alive,) = await insert(session, "ready", expires_at=FromNow(60))
         assert ids(await claim(session, limit=5)) == [alive]
         assert await queues_with_work(session, queues=["default"], kinds=["work"]) == set()
 
-    async def test_positions_below_the_cursor_are_not_looked_at(self, session: Session) -> None:
+    async def test_claim_does_not_scan_before_the_cursor(self, session: Session) -> None:
         await insert(session, "ready", pos=10)
         (above,) = await insert(session, "ready", pos=11)
         assert ids(await claim(session, limit=5, after=10)) == [above]
 
-    async def test_what_is_scheduled_is_not_ready(self, session: Session) -> None:
+    async def test_scheduled_job_is_not_claimed(self, session: Session) -> None:
         await put_one(session, delay=seconds(60))
         assert await claim(session) == []
 
 
-class TestTheRow:
-    async def test_lease_and_attempt_go_up(self, session: Session) -> None:
+class TestClaimedRow:
+    async def test_claim_increments_lease_and_attempt(self, session: Session) -> None:
         (job_id,) = await insert(session, "ready", attempt=3, lease=7)
         (row,) = await claim(session)
         job = await look(session, job_id)
@@ -136,7 +136,7 @@ class TestTheRow:
         assert job.attempted_at == job.heartbeat_at == claimed_job(row).attempted_at
         assert job.finalized_at is None
 
-    async def test_everything_that_the_job_carries_goes_with_it(self, session: Session) -> None:
+    async def test_claim_keeps_every_other_column(self, session: Session) -> None:
         await insert(
             session,
             "ready",
@@ -161,14 +161,14 @@ class TestTheRow:
         different = {name for name in Job.__slots__ if getattr(seen, name) != getattr(real, name)}
         assert different == {"heartbeat_at", "worker_id"}
 
-    async def test_details_come_only_with_the_kinds_whose_handlers_look_at_them(self, session: Session) -> None:
-        for kind in ("plain", "curious"):
+    async def test_details_come_only_with_the_detailed_kinds(self, session: Session) -> None:
+        for kind in ("plain", "detailed"):
             await insert(session, "ready", kind=kind)
-        kinds = ["plain", "curious"]
-        rows = await claim(session, limit=2, kinds=kinds, detailed_kinds=["curious"])
+        kinds = ["plain", "detailed"]
+        rows = await claim(session, limit=2, kinds=kinds, detailed_kinds=["detailed"])
         assert [row["details"] is not None for row in rows] == [False, True]
 
-    async def test_the_deadline_is_the_timeout_or_the_absolute_one_whichever_is_first(  # D3
+    async def test_deadline_is_the_timeout_or_the_job_deadline(  # D3
         self, session: Session
     ) -> None:
         for timeout, expires, expected in [
@@ -187,7 +187,7 @@ class TestTheRow:
             (row,) = await claim(session)
             assert row["deadline_s"] == (None if expected is None else pytest.approx(expected, abs=5))
 
-    async def test_the_queues_timeout_is_the_default(self, session: Session) -> None:
+    async def test_timeout_of_the_queue_is_the_default(self, session: Session) -> None:
         await set_queue(session, "default", {"timeout": seconds(30)})
         await insert(session, "ready")
         await insert(session, "ready", timeout=seconds(5))
@@ -200,7 +200,7 @@ class TestTakeOver:  # D4
         claimant = Claimant(worker_id, ["work"])
         return await take_over_jobs(session, claimant, queues=["default"], staleness=STALENESS, limit=limit)
 
-    async def test_a_stale_job_goes_straight_to_the_new_owner(self, session: Session) -> None:
+    async def test_stale_job_moves_to_the_new_worker(self, session: Session) -> None:
         (job_id,) = await insert_running(session, silent_s=100, timeout=seconds(50))
         worker_id = new_owner()
         (row,) = await self.take_over(session, worker_id)
@@ -211,18 +211,18 @@ class TestTakeOver:  # D4
         assert row["deadline_s"] == 50
         assert await self.take_over(session, new_owner()) == []
 
-    async def test_the_old_owners_word_changes_nothing(self, session: Session) -> None:  # A19
+    async def test_former_worker_can_no_longer_complete_the_job(self, session: Session) -> None:  # A19
         (job_id,) = await insert_running(session, silent_s=100)
         await self.take_over(session, new_owner())
         assert await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True) == set()
         assert (await look(session, job_id)).state is State.RUNNING
 
-    async def test_live_owners_are_never_touched(self, session: Session) -> None:  # D2
+    async def test_jobs_of_live_workers_are_not_taken_over(self, session: Session) -> None:  # D2
         await insert_running(session, silent_s=80)
         await insert_running(session, attempted_at=ago(1000), heartbeat_at=ago(1))
         assert await self.take_over(session, new_owner()) == []
 
-    async def test_what_cannot_run_again_is_left_to_the_rescue(self, session: Session) -> None:
+    async def test_job_that_cannot_run_again_is_left_to_the_rescue(self, session: Session) -> None:
         await insert_running(session, silent_s=100, attempt=3, max_attempts=3)
         await insert_running(session, silent_s=100, expires_at=ago(1))
         await insert_running(session, silent_s=100, cancel_requested_at=ago(1))
@@ -230,14 +230,14 @@ class TestTakeOver:  # D4
         await insert_running(session, silent_s=100, queue="other")
         assert await self.take_over(session, new_owner()) == []
 
-    async def test_the_queue_may_be_more_patient_or_less(self, session: Session) -> None:
+    async def test_staleness_of_the_queue_goes_first(self, session: Session) -> None:
         await insert_running(session, silent_s=100)
         await insert_queue(session, staleness=seconds(200))
         assert await self.take_over(session, new_owner()) == []
         await insert_queue(session, staleness=seconds(5))
         assert len(await self.take_over(session, new_owner())) == 1
 
-    async def test_two_at_once_are_disjoint(self, session: Session, database: Database) -> None:
+    async def test_concurrent_take_overs_never_get_the_same_job(self, session: Session, database: Database) -> None:
         await insert_running(session, 1000, silent_s=100)
         async with another_session(database) as other:
             for _ in range(10):
@@ -249,7 +249,7 @@ class TestTakeOver:  # D4
 
 
 class TestOrphans:
-    async def test_what_the_worker_never_heard_of_goes_back_unburned(self, session: Session) -> None:
+    async def test_orphans_are_released_without_counting_the_attempt(self, session: Session) -> None:
         known, orphan = await insert_running(session, 2)
         (other,) = await insert_running(session, worker_id=new_owner())
         assert await release_orphans(session, worker_id=OWNER, known=[known]) == 1
@@ -258,7 +258,7 @@ class TestOrphans:
         assert (await look(session, known)).state is State.RUNNING
         assert (await look(session, other)).state is State.RUNNING
 
-    async def test_an_orphan_that_was_to_be_cancelled_is(self, session: Session) -> None:
+    async def test_orphan_with_a_cancel_request_is_cancelled(self, session: Session) -> None:
         (orphan,) = await insert_running(session)
         await cancel_jobs(session, [orphan])
         assert await release_orphans(session, worker_id=OWNER, known=[]) == 1

@@ -1,4 +1,4 @@
-"""Which jobs a worker takes, how many at once, and how it is begun."""
+"""Which jobs a worker claims, how many at once, and how it starts."""
 
 import asyncio
 import threading
@@ -34,8 +34,8 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
-class TestWhatItTakes:
-    async def test_an_unknown_kind_is_never_claimed_and_waits(self, app: App) -> None:
+class TestClaims:
+    async def test_job_of_an_unknown_kind_is_not_claimed(self, app: App) -> None:
         @app.job
         async def work() -> None: ...
 
@@ -47,7 +47,7 @@ class TestWhatItTakes:
             assert (await app.get(known.id)).state is State.COMPLETED
 
     @pytest.mark.parametrize("how", ["in_loop", "in_thread"])
-    async def test_no_more_than_the_slots_of_a_queue_and_of_the_worker(self, app: App, how: str) -> None:
+    async def test_worker_keeps_its_slots_per_queue_and_in_total(self, app: App, how: str) -> None:
         lock = threading.Lock()
         now: Counter[str] = Counter()
         most: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class TestWhatItTakes:
         assert 2 <= most["b"] <= 3
         assert most["all"] <= 4
 
-    async def test_until_idle_leaves_a_paused_queue_alone(self, app: App, session: Session) -> None:  # F1 F5
+    async def test_until_idle_ignores_a_paused_queue(self, app: App, session: Session) -> None:  # F1 F5
         @app.job
         async def work() -> None: ...
 
@@ -93,7 +93,7 @@ class TestWhatItTakes:
             await drain(app)
         assert await states(session) == {"available": 1}
 
-    async def test_a_resumed_queue_goes_on_at_once(self, database_url: str, session: Session) -> None:
+    async def test_resumed_queue_continues_at_once(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
 
         @app.job
@@ -105,7 +105,7 @@ class TestWhatItTakes:
             await pause_queue(session, "default", paused=False)
             await app.result(job.id, timeout="20s")
 
-    async def test_until_idle_runs_what_becomes_due_by_failing(self, app: App) -> None:
+    async def test_until_idle_runs_retries_that_become_due(self, app: App) -> None:
         attempts: list[int] = []
 
         @app.job
@@ -118,23 +118,23 @@ class TestWhatItTakes:
         assert attempts == [1, 2, 3]
         assert (job.state, len(job.errors)) == (State.COMPLETED, 2)
 
-    async def test_many_queues_are_polled_with_one_look(self, database_url: str, session: Session) -> None:
+    async def test_one_statement_polls_many_queues(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(0.1)))
 
         @app.job
         async def work() -> None: ...
 
         async with app, working(app, [f"q{n}" for n in range(20)]):
-            # Straight into the table: no notification tells of it.
+            # Inserted into the table, without a notification.
             await session.connection.execute("INSERT INTO awa.ready (kind, queue) VALUES ('work', 'q13')")
             await eventually(lambda: nothing_runs(session))
 
     @pytest.mark.parametrize("limits", [{}, {"max_workers": 2}, {"rate_jobs": 500, "rate_period": seconds(1)}], ids=str)
     @pytest.mark.parametrize("lasts_s", [0.005, 0.02])
-    async def test_a_queue_that_never_runs_dry_starves_no_other(
+    async def test_queue_that_is_never_empty_does_not_starve_others(
         self, app: App, session: Session, lasts_s: float, limits: dict[str, Any]
     ) -> None:
-        """Whether or not it is told of them: a busy worker is not woken for each job."""
+        """A busy worker polls, so it may get no wake-up for the other queue."""
         done: Counter[str] = Counter()
 
         @app.job
@@ -156,7 +156,7 @@ class TestWhatItTakes:
             assert done["endless"] < 100_000
             worker.stop()
 
-    async def test_a_worker_takes_over_what_a_dead_one_left(self, app: App, session: Session) -> None:  # D4, Y1
+    async def test_new_worker_takes_over_jobs_of_a_dead_one(self, app: App, session: Session) -> None:  # D4, Y1
         @app.job
         async def work(ctx: Context) -> int:
             return ctx.attempt
@@ -169,7 +169,7 @@ class TestWhatItTakes:
             await drain(app)
             assert await app.result(job_id, timeout="10s") == 2
 
-    async def test_it_is_in_the_registry_while_it_works(self, app: App, session: Session) -> None:
+    async def test_worker_is_listed_while_it_runs(self, app: App, session: Session) -> None:
         @app.job
         async def work() -> None: ...
 
@@ -180,7 +180,7 @@ class TestWhatItTakes:
             assert await count(session.connection, "SELECT count(*) FROM awa.queues") == 2
         assert await list_workers(session, staleness=seconds(10)) == []
 
-    async def test_a_database_without_schema_is_a_clear_error(self, fresh_database_url: str) -> None:
+    async def test_database_without_schema_is_a_clear_error(self, fresh_database_url: str) -> None:
         app = with_settings(fresh_database_url, QUICK)
 
         @app.job
@@ -198,15 +198,15 @@ class TestWhatItTakes:
             ({"a,b": 1}, 1, "comma"),
         ],
     )
-    async def test_a_worker_that_cannot_work_is_refused(
+    async def test_worker_with_wrong_settings_is_refused(
         self, queues: dict[str, int], concurrency: int, says: str
     ) -> None:  # F2
         with pytest.raises(awa.AwaError, match=says):
             App("postgresql://localhost/nowhere").worker(queues, concurrency=concurrency)
 
 
-async def test_work_from_the_same_loop_as_its_caller(app: App) -> None:
-    """`app.work` inside a program: jobs run on the caller's loop, and cancelling it ends it well."""
+async def test_work_runs_jobs_in_the_loop_of_its_caller(app: App) -> None:
+    """`app.work` runs in the caller's loop, and can be cancelled."""
     loops: list[object] = []
 
     @app.job
@@ -223,7 +223,7 @@ async def test_work_from_the_same_loop_as_its_caller(app: App) -> None:
     assert loops == [asyncio.get_running_loop()]
 
 
-async def test_ten_thousand_jobs_in_order_and_each_once(app: App, session: Session) -> None:
+async def test_ten_thousand_jobs_run_once_and_in_order(app: App, session: Session) -> None:
     ran: list[int] = []
 
     @app.job
@@ -237,7 +237,7 @@ async def test_ten_thousand_jobs_in_order_and_each_once(app: App, session: Sessi
     assert await states(session) == {"completed": 10_000}
 
 
-async def test_put_from_the_store_is_run_too(app: App, session: Session) -> None:
+async def test_job_inserted_by_the_store_runs(app: App, session: Session) -> None:
     ran: list[str] = []
 
     @app.job

@@ -1,4 +1,4 @@
-"""Counting what runs costs the same however much has ended, and misses nothing that runs on."""
+"""Counting running jobs costs the same however many jobs have ended, and misses none."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from tests.support import OWNER, claim, count, insert, insert_queue
 
 pytestmark = pytest.mark.integration
 
-LATEST = 2_000  # the mark stays so far behind the latest claim
+LATEST = 2_000  # the distance between the mark and the latest claim
 ROUND = 500
 CLAIMANT = Claimant(OWNER, ["work"])
 KEY = {"concurrency_key": "slow", "concurrency_limit": 3, "ordered": False}
 
 
 class Line:
-    """Claims from the queue's line as a worker does: each a little below where the last one ended."""
+    """Claims as a worker does: each claim starts a little before the end of the last one."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -52,7 +52,7 @@ class Line:
         return [max(0, self._seen - POSITION_SLACK)] * len(PRIORITIES)
 
     async def pass_through(self, jobs: int, **columns: Any) -> None:
-        """So many jobs come, run and end."""
+        """Insert, claim and complete this number of jobs."""
         for _ in range(jobs // ROUND):
             await insert(self.session, "ready", ROUND, **columns)
             taken = await self.take(ROUND)
@@ -73,7 +73,7 @@ def line(session: Session) -> Line:
     return Line(session)
 
 
-class TestAnOldSnapshot:
+class TestOldSnapshot:
     @pytest.mark.parametrize(
         ("limits", "columns", "indexes"),
         [
@@ -86,13 +86,13 @@ class TestAnOldSnapshot:
         ],
         ids=["max_workers", "keys"],
     )
-    async def test_a_claim_within_limits_touches_as_few_pages_as_before(
+    async def test_cost_of_a_limited_claim_does_not_grow(
         self, database: Database, line: Line, limits: Any, columns: Any, indexes: list[str]
     ) -> None:
         await insert_queue(line.session, "default", **limits)
 
         async def cost() -> int:
-            """Of one claim, in pages of all tables and indexes."""
+            """Return the pages of all tables and indexes that one claim reads."""
             await insert(line.session, "ready", 5, **columns)
             async with count_pages(line.session) as pages_read:
                 await pages_read()
@@ -108,12 +108,12 @@ class TestAnOldSnapshot:
             await line.pass_through(15 * LATEST, **columns)
             late = await cost()
         print(f"{early} pages after {3 * LATEST:,} jobs, {late} after {18 * LATEST:,}")
-        # What lies above the mark differs from claim to claim, by 2,000 jobs at the most.
+        # Up to 2,000 jobs more or less lie behind the mark.
         assert late < 2 * early
 
 
-class TestWhatRunsOn:
-    async def test_of_a_key_it_counts_however_much_was_claimed_since(self, line: Line) -> None:
+class TestLongRunningJobs:
+    async def test_old_running_job_counts_for_its_key(self, line: Line) -> None:
         held = await insert(line.session, "ready", 3, **KEY)
         assert await line.take(9) == held
         await insert(line.session, "ready", 1, **KEY)
@@ -126,7 +126,7 @@ class TestWhatRunsOn:
         await finish(line.session, held[:1])
         assert len(await line.take(9, found=await line.search())) == 1
 
-    async def test_of_a_queue_too(self, line: Line) -> None:
+    async def test_old_running_job_counts_for_its_queue(self, line: Line) -> None:
         await insert_queue(line.session, "default", max_workers=ROUND + 3)
         await insert(line.session, "ready", 3)
         held = await line.take(3)
@@ -139,16 +139,14 @@ class TestWhatRunsOn:
         await finish(line.session, held[:1])
         assert len(await line.take(9)) == 1
 
-    async def test_queues_do_not_count_what_is_others(self, line: Line) -> None:
+    async def test_queues_are_counted_separately(self, line: Line) -> None:
         for queue in ("default", "other"):
             await insert_queue(line.session, queue, max_workers=2)
             await insert(line.session, "ready", 3, queue=queue)
         assert len(await line.take(9)) == 2
         assert len(await Line(line.session).take(9, queue="other")) == 2
 
-    async def test_jobs_that_ran_before_their_queue_had_a_limit_count_for_it_and_for_their_key(
-        self, line: Line
-    ) -> None:
+    async def test_jobs_claimed_before_the_limit_count_for_queue_and_key(self, line: Line) -> None:
         held = await insert(line.session, "ready", 3, **KEY)
         assert await line.take(9) == held
         plain = await insert(line.session, "ready", 2)

@@ -1,4 +1,4 @@
-"""Workers within limits: what they run at once, in which order, and that they go on."""
+"""Workers keep limits and keys, and every job runs."""
 
 import asyncio
 from collections import Counter
@@ -28,8 +28,8 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
-class Crowd:
-    """A handler that notes how many of it run at once, by key."""
+class ConcurrencyRecorder:
+    """A handler that records how many of its jobs run at once, by key."""
 
     def __init__(self, app: App) -> None:
         self.now: Counter[str] = Counter()
@@ -56,36 +56,36 @@ async def insert_keyed(session: Session, key: str, jobs: int, *, limit: int = 1,
     return await insert(session, "ready", jobs, args=args, **columns)
 
 
-async def test_never_more_than_max_workers_of_all_workers_together(app: App, session: Session) -> None:
-    crowd = Crowd(app)
+async def test_workers_together_never_exceed_max_workers(app: App, session: Session) -> None:
+    recorder = ConcurrencyRecorder(app)
     await insert_queue(session, "default", max_workers=5)
     await insert(session, "ready", 300)
     async with app, AsyncExitStack() as workers:
         for _ in range(3):
             await workers.enter_async_context(working(app))
         await eventually(lambda: nothing_runs(session))
-    assert crowd.most[""] == 5
-    assert len(crowd.order) == 300
+    assert recorder.most[""] == 5
+    assert len(recorder.order) == 300
 
 
-async def test_a_limit_that_is_set_meanwhile_holds_from_then_on(app: App, session: Session) -> None:
-    crowd = Crowd(app)
+async def test_new_max_workers_takes_effect_while_jobs_run(app: App, session: Session) -> None:
+    recorder = ConcurrencyRecorder(app)
     await insert(session, "ready", 200)
     async with app, working(app, concurrency=20):
-        await eventually(lambda: crowd.most[""] == 20)
+        await eventually(lambda: recorder.most[""] == 20)
         await insert_queue(session, "default", max_workers=2)
-        await eventually(lambda: crowd.now[""] <= 2)
-        crowd.most.clear()
+        await eventually(lambda: recorder.now[""] <= 2)
+        recorder.most.clear()
         await insert(session, "ready", 100)
         await eventually(lambda: nothing_runs(session))
-        assert crowd.most[""] <= 2
+        assert recorder.most[""] <= 2
         await insert_queue(session, "default", max_workers=None)
         await insert(session, "ready", 200)
-        await eventually(lambda: crowd.most[""] > 2)
+        await eventually(lambda: recorder.most[""] > 2)
 
 
-async def test_keys_keep_to_their_limits_and_everything_runs(app: App, session: Session) -> None:
-    crowd = Crowd(app)
+async def test_keys_keep_their_limits_and_every_job_runs(app: App, session: Session) -> None:
+    recorder = ConcurrencyRecorder(app)
     for n in range(10):
         await insert_keyed(session, f"k{n}", 30, limit=1 + n % 3)
     await insert(session, "ready", 100)
@@ -93,11 +93,11 @@ async def test_keys_keep_to_their_limits_and_everything_runs(app: App, session: 
         for _ in range(2):
             await workers.enter_async_context(working(app))
         await eventually(lambda: nothing_runs(session))
-    assert {key: most for key, most in crowd.most.items() if key} == {f"k{n}": 1 + n % 3 for n in range(10)}
-    assert len(crowd.order) == 400
+    assert {key: most for key, most in recorder.most.items() if key} == {f"k{n}": 1 + n % 3 for n in range(10)}
+    assert len(recorder.order) == 400
 
 
-async def test_an_ordered_key_runs_in_order_also_where_one_fails_at_first(app: App, session: Session) -> None:
+async def test_ordered_key_runs_in_order_even_after_a_retry(app: App, session: Session) -> None:
     begun: list[int] = []
     done: list[int] = []
 
@@ -118,28 +118,28 @@ async def test_an_ordered_key_runs_in_order_also_where_one_fails_at_first(app: A
     assert begun == sorted(begun)
 
 
-async def test_a_job_with_a_key_does_not_wait_behind_a_flood_without(app: App, session: Session) -> None:
-    crowd = Crowd(app)
+async def test_urgent_job_with_a_key_passes_a_backlog_without_keys(app: App, session: Session) -> None:
+    recorder = ConcurrencyRecorder(app)
     async with app, working(app, concurrency=10) as worker:
         await insert(session, "ready", 6_000)
-        await eventually(lambda: crowd.order)
+        await eventually(lambda: recorder.order)
         (late,) = await insert_keyed(session, "k", 1, priority=1)
-        await eventually(lambda: late in crowd.order)
+        await eventually(lambda: late in recorder.order)
         assert await count(session.connection, "SELECT count(*) FROM awa.ready") > 0
         worker.stop()
 
 
-async def test_a_blocked_key_does_not_stop_the_others(app: App, session: Session) -> None:
-    crowd = Crowd(app)
+async def test_full_key_does_not_stop_the_others(app: App, session: Session) -> None:
+    recorder = ConcurrencyRecorder(app)
     await insert_running(session, concurrency_key="big", concurrency_limit=1, ordered=False)
     await insert_keyed(session, "big", 5_000)
     small = await insert_keyed(session, "small", 20)
     async with app, working(app):
-        await eventually(lambda: sorted(crowd.order) == small)
+        await eventually(lambda: sorted(recorder.order) == small)
 
 
-async def test_a_free_key_is_found_soon_behind_thousands_that_wait_for_a_retry(app: App, session: Session) -> None:
-    crowd = Crowd(app)
+async def test_free_key_is_found_behind_thousands_of_blocked_keys(app: App, session: Session) -> None:
+    recorder = ConcurrencyRecorder(app)
     for table, columns, values in (
         ("scheduled", "state, run_at, lease, attempt,", "'retryable', now() + interval '1 hour', 1, 1,"),
         ("ready", "", ""),
@@ -150,10 +150,10 @@ async def test_a_free_key_is_found_soon_behind_thousands_that_wait_for_a_retry(a
         )
     async with app, working(app):
         free = await insert_keyed(session, "z", 1)
-        await eventually(lambda: crowd.order == free, 10)
+        await eventually(lambda: recorder.order == free, 10)
 
 
-async def test_a_drain_does_not_wait_for_the_retry_of_another(app: App, session: Session) -> None:
+async def test_until_idle_does_not_wait_for_a_retry(app: App, session: Session) -> None:
     @app.job
     async def work() -> None:
         raise awa.Retry("later", after=3600)
@@ -164,9 +164,7 @@ async def test_a_drain_does_not_wait_for_the_retry_of_another(app: App, session:
     assert await states(session) == {"retryable": 1, "available": 1}
 
 
-async def test_a_job_runs_though_the_queues_part_is_with_a_worker_that_does_not_know_it(
-    database_url: str, session: Session
-) -> None:
+async def test_job_runs_although_another_worker_has_the_share(database_url: str, session: Session) -> None:
     apps = [App(database_url), App(database_url)]
     done: list[str] = []
     for each, kind in zip(apps, ("alpha", "beta"), strict=True):
@@ -187,7 +185,7 @@ async def test_a_job_runs_though_the_queues_part_is_with_a_worker_that_does_not_
         await eventually(lambda: sorted(done) == ["alpha", "alpha", "beta", "beta"])
 
 
-async def test_an_empty_queue_with_a_rate_is_left_in_peace(
+async def test_empty_queue_with_a_rate_is_claimed_rarely(
     app: App, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = 0
@@ -198,45 +196,45 @@ async def test_an_empty_queue_with_a_rate_is_left_in_peace(
         return await claim_limited_jobs(*args, **options)
 
     monkeypatch.setattr("awa_py.store.claim.claim_limited_jobs", counted)
-    crowd = Crowd(app)
+    recorder = ConcurrencyRecorder(app)
     await insert_queue(session, "default", rate_jobs=1_000, rate_period=seconds(1))
     async with app, working(app):
         await insert(session, "ready", 1)
-        await eventually(lambda: crowd.order)
+        await eventually(lambda: recorder.order)
         await asyncio.sleep(0.5)
         before = claims
-        await asyncio.sleep(2)  # that little happens has no event to wait for
+        await asyncio.sleep(2)  # nothing to wait for: the test counts claims
         assert claims - before < 10
 
 
-async def test_a_rate_is_kept_and_used(app: App, session: Session) -> None:
-    """By the database's clock: the jobs of each second, but for the first and the last."""
-    crowd = Crowd(app)
+async def test_rate_is_kept_and_used(app: App, session: Session) -> None:
+    """Measured with the clock of the database."""
+    recorder = ConcurrencyRecorder(app)
     await insert_queue(session, "default", rate_jobs=40, rate_period=seconds(1))
     await insert(session, "ready", 240)
     async with app, AsyncExitStack() as workers:
         for _ in range(2):
             await workers.enter_async_context(working(app))
         await eventually(lambda: nothing_runs(session))
-    assert len(crowd.order) == 240
+    assert len(recorder.order) == 240
     took = "SELECT extract(epoch FROM max(attempted_at) - min(attempted_at)) FROM awa.completed"
-    assert 5 <= await session.connection.fetchval(took) < 20  # 240 jobs, of which 40 may begin at once
+    assert 5 <= await session.connection.fetchval(took) < 20  # 240 jobs, 40 of them at once
 
 
-async def test_a_pause_under_load_lets_running_jobs_finish_and_burns_nothing(app: App, session: Session) -> None:  # F5
-    crowd = Crowd(app)
+async def test_pause_under_load_lets_running_jobs_finish(app: App, session: Session) -> None:  # F5
+    recorder = ConcurrencyRecorder(app)
     await insert(session, "ready", 2_000)
     async with app, working(app, concurrency=10):
-        await eventually(lambda: len(crowd.order) > 50)
+        await eventually(lambda: len(recorder.order) > 50)
         await pause_queue(session, "default", paused=True)
         await eventually(lambda: has_none(session, "running"))
-        begun = len(crowd.order)
+        begun = len(recorder.order)
         await asyncio.sleep(1)
-        assert len(crowd.order) == begun
+        assert len(recorder.order) == begun
         assert (
             await count(session.connection, "SELECT count(*) FROM awa.jobs WHERE attempt > 1 OR state = 'failed'") == 0
         )
         assert await count(session.connection, "SELECT count(*) FROM awa.completed") == begun
         await pause_queue(session, "default", paused=False)
         await eventually(lambda: nothing_runs(session))
-        assert len(crowd.order) == 2_000
+        assert len(recorder.order) == 2_000

@@ -1,4 +1,4 @@
-"""Jobs that are claimed ahead of their slots, and the tasks that run them."""
+"""Prefetched jobs, and the tasks that run them."""
 
 import asyncio
 import contextvars
@@ -35,26 +35,26 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
-class Prefetch:
-    """How far ahead is claimed, as the test wants it."""
+class PrefetchControl:
+    """The number of prefetched jobs, set by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead = 0
         self._monkeypatch = monkeypatch
         monkeypatch.setattr("awa_py.worker.claiming.prefetch.Prefetch.jobs", property(lambda _: self.ahead))
 
-    def wait_for_ever(self) -> None:
-        """What waits for a slot is not given back."""
+    def never_release(self) -> None:
+        """Never release a job that waits for a slot."""
         self._monkeypatch.setattr("awa_py.worker.claiming.claim_loop.PREFETCH_TIMEOUT_S", 2 * PATIENCE_S)
 
 
 @pytest.fixture
-def pace(monkeypatch: pytest.MonkeyPatch) -> Prefetch:
-    return Prefetch(monkeypatch)
+def prefetch(monkeypatch: pytest.MonkeyPatch) -> PrefetchControl:
+    return PrefetchControl(monkeypatch)
 
 
 class Slots:
-    """A job that takes its slot until it is let go: `hold`. And one that takes no time: `pass_by`."""
+    """Two kinds: `hold` keeps its slot until the test lets it go, `pass_by` ends at once."""
 
     def __init__(self, app: App) -> None:
         self.go_on = asyncio.Event()
@@ -84,13 +84,13 @@ async def runs_now(session: Session, number: int) -> bool:
 
 @asynccontextmanager
 async def one_slot_held(
-    app: App, session: Session, pace: Prefetch, *, ahead: int
+    app: App, session: Session, prefetch: PrefetchControl, *, ahead: int
 ) -> AsyncIterator[tuple[Slots, list[int]]]:
-    """One job holds the only slot, and so many were claimed ahead and wait for it."""
+    """One job holds the only slot, and `ahead` prefetched jobs wait for it."""
     slots = Slots(app)
     await app.enqueue("hold")
     waiting = [job.id for job in await app.enqueue_many([app.new("pass_by", {"n": n}) for n in range(ahead)])]
-    pace.ahead = ahead
+    prefetch.ahead = ahead
     try:
         async with working(app, concurrency=1):
             await eventually(lambda: slots.held)
@@ -101,8 +101,8 @@ async def one_slot_held(
         slots.go_on.set()
 
 
-class TestHowFar:
-    async def test_short_jobs_are_claimed_ahead_but_run_no_more_at_once(self, app: App, session: Session) -> None:
+class TestPrefetchSize:
+    async def test_short_jobs_are_prefetched_within_the_concurrency(self, app: App, session: Session) -> None:
         now = most = 0
 
         @app.job
@@ -124,7 +124,7 @@ class TestHowFar:
         assert await states(session) == {"completed": 2_000}
 
     @pytest.mark.parametrize("how", ["in_loop", "in_thread"])
-    async def test_long_jobs_are_not(self, app: App, session: Session, how: str) -> None:
+    async def test_long_jobs_are_not_prefetched(self, app: App, session: Session, how: str) -> None:
         go_on = threading.Event()
         started: list[int] = []
 
@@ -148,7 +148,7 @@ class TestHowFar:
             await eventually(lambda: nothing_runs(session))
         assert sorted(started) == list(range(20))
 
-    async def test_long_ones_after_short_ones_are_left_to_others(self, app: App, session: Session) -> None:
+    async def test_long_jobs_after_short_ones_are_not_prefetched(self, app: App, session: Session) -> None:
         slots = Slots(app)
         async with app, working(app, concurrency=2):
             await app.enqueue_many(
@@ -165,12 +165,12 @@ class TestHowFar:
         assert attempts == 1
 
 
-class TestWaiting:
-    async def test_what_got_no_slot_goes_back_unburned_and_another_worker_has_it(
-        self, app: App, session: Session, pace: Prefetch
+class TestWaitingForASlot:
+    async def test_job_without_a_slot_is_released_to_another_worker(
+        self, app: App, session: Session, prefetch: PrefetchControl
     ) -> None:
-        async with app, one_slot_held(app, session, pace, ahead=5) as (slots, waiting):
-            pace.ahead = 0
+        async with app, one_slot_held(app, session, prefetch, ahead=5) as (slots, waiting):
+            prefetch.ahead = 0
             await eventually(lambda: runs_now(session, 1))
             for job_id in waiting:
                 job = await app.get(job_id)
@@ -181,8 +181,8 @@ class TestWaiting:
             assert sorted(slots.passed) == list(range(5))
             assert {(await app.get(job_id)).attempt for job_id in waiting} == {1}
 
-    async def test_it_goes_back_even_while_another_queue_is_busy(
-        self, app: App, session: Session, pace: Prefetch
+    async def test_job_without_a_slot_is_released_while_another_queue_is_busy(
+        self, app: App, session: Session, prefetch: PrefetchControl
     ) -> None:
         slots = Slots(app)
         busy = True
@@ -193,29 +193,29 @@ class TestWaiting:
                 await again.enqueue()
 
         async with app, working(app, {"default": 1, "other": 5}, concurrency=6):
-            pace.ahead = 5
+            prefetch.ahead = 5
             await app.enqueue("hold")
             await eventually(lambda: slots.held)
             waiting = await app.enqueue_many([app.new("pass_by", {"n": n}) for n in range(3)])
             claimed = "SELECT count(*) FROM awa.running WHERE kind = 'pass_by'"
             await eventually(lambda: claimed_of(session, claimed, 3))
             await app.enqueue_many([app.new("again") for _ in range(20)])
-            pace.ahead = 0
+            prefetch.ahead = 0
             await eventually(lambda: claimed_of(session, claimed, 0))
             busy = False
             assert {(await app.get(job.id)).state for job in waiting} == {State.AVAILABLE}
             slots.go_on.set()
             await eventually(lambda: nothing_runs(session))
 
-    async def test_at_shutdown_they_go_back_at_once_and_unburned(
-        self, app: App, session: Session, pace: Prefetch
+    async def test_prefetched_jobs_are_released_at_shutdown(
+        self, app: App, session: Session, prefetch: PrefetchControl
     ) -> None:
         slots = Slots(app)
         async with app:
             holder = await app.enqueue("hold")
             waiting = await app.enqueue_many([app.new("pass_by", {"n": n}) for n in range(5)])
-            pace.ahead = 5
-            pace.wait_for_ever()
+            prefetch.ahead = 5
+            prefetch.never_release()
             worker = app.worker(["default"], concurrency=1, maintenance=False)
             task = asyncio.create_task(worker.run())
             await eventually(lambda: runs_now(session, 6))
@@ -230,7 +230,7 @@ class TestWaiting:
             assert (await app.get(holder.id)).state is State.COMPLETED
         assert slots.passed == []
 
-    async def test_a_worker_that_is_stopped_under_load_leaves_nothing_behind(self, app: App, session: Session) -> None:
+    async def test_worker_stopped_under_load_leaves_nothing_running(self, app: App, session: Session) -> None:
         slots = Slots(app)
         async with app:
             await app.enqueue_many([app.new("pass_by", {"n": n}) for n in range(20_000)])
@@ -243,11 +243,11 @@ class TestWaiting:
         assert found["completed"] == len(slots.passed) == len(set(slots.passed))
         assert sum(found.values()) == 20_000
 
-    async def test_one_that_is_cancelled_while_it_waits_never_runs(
-        self, app: App, session: Session, pace: Prefetch
+    async def test_job_cancelled_while_it_waits_never_runs(
+        self, app: App, session: Session, prefetch: PrefetchControl
     ) -> None:
-        async with app, one_slot_held(app, session, pace, ahead=2) as (slots, waiting):
-            pace.ahead = 0
+        async with app, one_slot_held(app, session, prefetch, ahead=2) as (slots, waiting):
+            prefetch.ahead = 0
             assert await app.cancel(waiting[0])
             with pytest.raises(awa.JobCancelled, match="cancelled by user"):
                 await app.result(waiting[0], timeout="20s")
@@ -256,11 +256,11 @@ class TestWaiting:
             await app.result(waiting[1], timeout="20s")
             assert slots.passed == [1]
 
-    async def test_one_that_is_cancelled_just_before_its_slot_is_free_never_runs(
-        self, app: App, session: Session, pace: Prefetch
+    async def test_job_cancelled_just_before_its_slot_is_free_never_runs(
+        self, app: App, session: Session, prefetch: PrefetchControl
     ) -> None:
-        pace.wait_for_ever()
-        async with app, one_slot_held(app, session, pace, ahead=2) as (slots, waiting):
+        prefetch.never_release()
+        async with app, one_slot_held(app, session, prefetch, ahead=2) as (slots, waiting):
             await app.cancel(waiting[1])
             await asyncio.sleep(0.1)
             slots.go_on.set()
@@ -269,8 +269,10 @@ class TestWaiting:
                 await app.result(waiting[1], timeout="20s")
             assert slots.passed == [0]
 
-    async def test_time_spent_waiting_counts_for_the_deadline(self, app: App, session: Session, pace: Prefetch) -> None:
-        """The leader takes a job away at the deadline of its claim: its worker must not think that there is more."""
+    async def test_waiting_for_a_slot_counts_towards_the_timeout(
+        self, app: App, session: Session, prefetch: PrefetchControl
+    ) -> None:
+        """The leader rescues the job at the deadline of its claim, so the worker must use the same deadline."""
         slots = Slots(app)
         worked: list[str] = []
 
@@ -283,8 +285,8 @@ class TestWaiting:
         async with app:
             await app.enqueue("hold")
             job = await app.enqueue("work")
-            pace.ahead = 1
-            pace.wait_for_ever()
+            prefetch.ahead = 1
+            prefetch.never_release()
             async with working(app, concurrency=1):
                 await eventually(lambda: session.connection.fetchval(overdue))
                 slots.go_on.set()
@@ -300,7 +302,7 @@ async def claimed_of(session: Session, query: str, number: int) -> bool:
 
 class TestOrder:
     @pytest.mark.parametrize("waits", [False, True])
-    async def test_one_slot_starts_jobs_in_their_order(self, app: App, waits: bool) -> None:
+    async def test_one_slot_starts_jobs_in_order(self, app: App, waits: bool) -> None:
         started: list[int] = []
 
         @app.job
@@ -315,7 +317,7 @@ class TestOrder:
                 await app.work(concurrency=1, until_idle=True, maintenance=False)
         assert started == list(range(1_000))
 
-    async def test_queues_take_turns(self, app: App, session: Session, pace: Prefetch) -> None:
+    async def test_queues_take_turns(self, app: App, session: Session, prefetch: PrefetchControl) -> None:
         slots = Slots(app)
         ran: list[str] = []
 
@@ -324,8 +326,8 @@ class TestOrder:
             ran.append(queue)
 
         async with app:
-            pace.ahead = 100
-            pace.wait_for_ever()
+            prefetch.ahead = 100
+            prefetch.never_release()
             await app.enqueue("hold", queue="a")
             async with working(app, ["a", "b", "c"], concurrency=1):
                 await eventually(lambda: slots.held)
@@ -335,12 +337,12 @@ class TestOrder:
                 await eventually(lambda: len(ran) == 60)
         assert all(sorted(ran[n : n + 3]) == ["a", "b", "c"] for n in range(0, 60, 3))
 
-    async def test_a_full_queue_leaves_the_other_slots_to_others(
-        self, app: App, session: Session, pace: Prefetch
+    async def test_full_queue_leaves_the_other_slots_free(
+        self, app: App, session: Session, prefetch: PrefetchControl
     ) -> None:
         slots = Slots(app)
         async with app, working(app, {"a": 1, "b": 1}, concurrency=2):
-            pace.ahead = 5
+            prefetch.ahead = 5
             await app.enqueue_many([app.new("hold", queue="a") for _ in range(3)])
             await eventually(lambda: slots.held == 1)
             job = await app.enqueue("pass_by", {"n": 1}, queue="b")
@@ -354,7 +356,7 @@ NUMBER: contextvars.ContextVar[int] = contextvars.ContextVar("NUMBER", default=-
 
 
 class TestTasks:
-    async def test_one_job_does_not_see_what_another_set_though_they_share_a_task(self, app: App) -> None:
+    async def test_jobs_in_one_task_have_separate_context_variables(self, app: App) -> None:
         seen: list[tuple[int, int]] = []
         tasks: list[object] = []
 
@@ -374,7 +376,7 @@ class TestTasks:
         assert len(set(tasks)) < 100
         assert NUMBER.get() == -1
 
-    async def test_handlers_that_wait_have_tasks_of_their_own_up_to_the_concurrency(self, app: App) -> None:
+    async def test_awaiting_handlers_have_their_own_tasks(self, app: App) -> None:
         tasks: list[object] = []
         changed: list[int] = []
         go_on = asyncio.Event()
@@ -397,7 +399,7 @@ class TestTasks:
             await eventually(lambda: len(tasks) == 50)
         assert changed == []
 
-    async def test_timeouts_and_groups_of_a_handlers_own_behave(self, app: App, session: Session) -> None:
+    async def test_handlers_may_use_timeouts_and_task_groups(self, app: App, session: Session) -> None:
         @app.job
         async def timeout(n: int) -> str:
             try:
@@ -449,14 +451,16 @@ class TestTasks:
         assert await states(session) == {"completed": 100}
 
     @pytest.mark.parametrize("when", ["at_once", "in_its_wait", "before_its_wait", "after_its_end"])
-    async def test_a_handler_that_cancels_itself_harms_no_other(self, app: App, session: Session, when: str) -> None:
+    async def test_handler_that_cancels_itself_does_not_affect_others(
+        self, app: App, session: Session, when: str
+    ) -> None:
         @app.job(max_attempts=1)
         async def suicidal() -> None:
             task = asyncio.current_task()
             assert task is not None
             if when == "after_its_end":
                 asyncio.get_running_loop().call_soon(task.cancel)
-                time.sleep(0.01)  # so that the others have their turn before the next job
+                time.sleep(0.01)  # lets other tasks run before the next job
                 return
             if when == "in_its_wait":
                 asyncio.get_running_loop().call_soon(task.cancel)
@@ -485,7 +489,7 @@ class TestTasks:
                 ("suicidal", "CancelledError: the handler cancelled itself")
             }
 
-    async def test_handlers_that_never_wait_let_others_have_their_turn(self, app: App) -> None:
+    async def test_handlers_that_never_await_do_not_starve_the_loop(self, app: App) -> None:
         streak = longest = ran = 0
 
         @app.job
@@ -494,7 +498,7 @@ class TestTasks:
             ran += 1
             streak += 1
             longest = max(longest, streak)
-            if ran > 5_000:  # these take a while: 500 in a row would keep the loop for a quarter of a second
+            if ran > 5_000:  # 500 of these in a row would block the loop for a quarter of a second
                 time.sleep(0.0005)
 
         async def tick() -> None:
@@ -513,11 +517,11 @@ class TestTasks:
         assert longest <= 20
 
 
-class TestClaimedAnew:
-    async def test_a_job_that_its_worker_lost_and_claimed_anew_keeps_its_heartbeat(
+class TestClaimedAgain:
+    async def test_job_claimed_again_by_the_same_worker_keeps_its_heartbeat(
         self, database_url: str, session: Session
     ) -> None:
-        """The old attempt ends in its thread while the new one runs: that must not take the new one's place."""
+        """The old attempt ends in its thread while the new one runs. It must not remove the new one."""
         app = with_settings(database_url, replace(HASTY, heartbeat_staleness=seconds(3)))
         ends: dict[int, threading.Event] = {1: threading.Event(), 2: threading.Event()}
         started: list[int] = []

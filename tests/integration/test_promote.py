@@ -1,4 +1,4 @@
-"""Promotion while somebody holds an old snapshot: what was promoted before is not walked over again and again."""
+"""Promotion with an old snapshot: promoted jobs are not scanned again and again."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 async def insert_due(session: Session, number: int, *, for_s: float) -> None:
-    """Jobs that became due one after another, in so many seconds, until ten seconds ago; enqueued in any order."""
+    """Insert jobs that became due one after another until ten seconds ago, in random order."""
     await session.connection.execute(
         "INSERT INTO awa.scheduled (kind, state, run_at) "
         "SELECT 'work', 'scheduled', now() - interval '10 s' - $2::interval * (n / $1::float8) "
@@ -24,34 +24,34 @@ async def insert_due(session: Session, number: int, *, for_s: float) -> None:
     )
 
 
-async def walked(session: Session, promotion: Promotion | None) -> int:
-    """How many pages the next promotion reads to find out what is due; None: one that knows nothing."""
+async def pages_read_by(session: Session, promotion: Promotion | None) -> int:
+    """Return the pages that the next promotion reads; None: a promotion without a cursor."""
     since = None if promotion is None else promotion._promoted_until
     async with count_pages(session) as pages_read:
         await promote_jobs_since(session, since, limit=BATCH)
         return (await pages_read()).total
 
 
-async def test_promoted_jobs_are_not_walked_over_again(database: Database) -> None:
+async def test_promoted_jobs_are_not_scanned_again(database: Database) -> None:
     promotion = Promotion()
     async with another_session(database, **STABLE_PLAN_SETTINGS) as leader, snapshot_held(database):
         await insert_due(leader, 20_000, for_s=600)
         for _ in range(10):
             assert (await promotion.run(leader)).rows_changed == BATCH
-        early = await walked(leader, promotion)
+        early = await pages_read_by(leader, promotion)
         for _ in range(10):
             assert (await promotion.run(leader)).rows_changed == BATCH
-        late, from_zero = await walked(leader, promotion), await walked(leader, None)
+        late, from_zero = await pages_read_by(leader, promotion), await pages_read_by(leader, None)
         print(
             f"pages: {early} in the middle, with a batch to promote; {late} at the end; {from_zero} from the beginning"
         )
         assert await states(leader) == {"available": 20_000}
-        assert late < 50  # nothing is left: it finds that out at once
-        assert from_zero > 20 * late  # or else this test shows nothing
+        assert late < 50  # nothing is left
+        assert from_zero > 20 * late  # otherwise this test shows nothing
 
 
 async def test_all_batches_of_a_backlog_cost_the_same(database: Database) -> None:
-    """By the pages of `scheduled` and its index that a real promotion reads, the first batches against the last."""
+    """Compare the pages of `scheduled` and its index that the first and the last batches read."""
     promotion = Promotion()
     costs: list[int] = []
 
@@ -72,12 +72,12 @@ async def test_all_batches_of_a_backlog_cost_the_same(database: Database) -> Non
             before = after
     print(f"pages: {costs}")
     assert len(costs) == 40
-    # A scan from the beginning, every two seconds, is dear: of neither half it may be the whole of it.
+    # Medians, because a full scan every two seconds is expensive.
     first, last = sorted(costs[:20]), sorted(costs[20:])
     assert last[10] < 2 * first[10]
 
 
-async def test_a_job_that_is_committed_late_below_the_floor_is_promoted_too(database: Database) -> None:
+async def test_job_that_is_committed_late_is_promoted(database: Database) -> None:
     promotion = Promotion()
     async with another_session(database) as leader, another_session(database) as producer:
         late = producer.connection.transaction()
@@ -89,17 +89,17 @@ async def test_a_job_that_is_committed_late_below_the_floor_is_promoted_too(data
         assert await states(leader) == {"available": 2 * BATCH}
         await late.commit()
         batch = await promotion.run(leader)
-        if not batch.rows_changed:  # the short scan found nothing, and asks for a full one soon
+        if not batch.rows_changed:  # the scan from the cursor found nothing: a full scan follows
             assert batch.next_due_s is not None
             assert batch.next_due_s < 5
             promotion._full_scan.allowed_at = 0.0
             batch = await promotion.run(leader)
         assert (batch.rows_changed, batch.has_more) == (BATCH, True)
-        assert (await promotion.run(leader)).rows_changed == BATCH  # and the rest of them does not wait for the next
+        assert (await promotion.run(leader)).rows_changed == BATCH  # the rest follows without another full scan
         assert (await promotion.run(leader)).rows_changed == 500
 
 
-async def test_jobs_of_the_last_second_are_looked_at_again(database: Database) -> None:
+async def test_jobs_of_the_last_second_are_scanned_again(database: Database) -> None:
     """A job may be due before the transaction that enqueues it has been committed."""
     promotion = Promotion()
     async with another_session(database) as leader, another_session(database) as producer:
@@ -114,7 +114,7 @@ async def test_jobs_of_the_last_second_are_looked_at_again(database: Database) -
         assert (await promotion.run(leader)).rows_changed == 1
 
 
-async def test_once_means_everything(database: Database) -> None:
+async def test_run_once_promotes_everything(database: Database) -> None:
     async with another_session(database) as leader:
         await insert_due(leader, 3 * BATCH + 7, for_s=86_400)
         await insert(leader, "scheduled", 2 * BATCH, state="scheduled", run_at=ago(5))  # all at the same moment

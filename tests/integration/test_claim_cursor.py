@@ -1,4 +1,4 @@
-"""The claims' cursor where it matters: an old snapshot keeps vacuum away, or a job is committed late, under load."""
+"""The cursor of claims with an old snapshot that stops vacuum, and with jobs that are committed late."""
 
 import asyncio
 
@@ -14,11 +14,11 @@ from tests.support import PATIENCE_S, another_session, claim, count, eventually,
 
 pytestmark = pytest.mark.integration
 
-LATE_S = 8.0  # about a second is what a late job takes; a machine that has much else to do may need more
+LATE_S = 8.0  # usually about a second, more on a busy machine
 
 
 def app_with_work(database_url: str, *, lasts_s: float = 0) -> tuple[App, list[int]]:
-    """An app, and the numbers of the jobs that it has run."""
+    """Return an app, and the list of the jobs that it ran."""
     app = App(database_url, settings=Settings())
     done: list[int] = []
 
@@ -31,8 +31,8 @@ def app_with_work(database_url: str, *, lasts_s: float = 0) -> tuple[App, list[i
     return app, done
 
 
-class TestAnOldSnapshot:
-    async def test_a_claim_by_the_cursor_touches_few_pages_and_one_from_zero_many(self, database: Database) -> None:
+class TestOldSnapshot:
+    async def test_claim_from_the_cursor_reads_few_pages(self, database: Database) -> None:
         jobs, batch = 20_000, 500
         async with another_session(database, **STABLE_PLAN_SETTINGS) as session, snapshot_held(database):
             await insert(session, "ready", jobs)
@@ -48,14 +48,14 @@ class TestAnOldSnapshot:
                     pages.append((await pages_read()).blocks["ready_order"])
         from_zero, by_cursor = pages
         print(f"pages of the index: {by_cursor} by the cursor, {from_zero} from zero")
-        # A page has some 200 entries: a thousand below the cursor, and the way down for four priorities.
+        # About 200 entries per page: 1,000 entries before the cursor, and one descent per priority.
         assert by_cursor < 30
         assert from_zero > 60
 
-    async def test_the_workers_claims_do_not_get_dearer(
+    async def test_cost_of_claims_does_not_grow(
         self, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By the pages of the index that each of its claims reads for a job, the first quarter against the last."""
+        """Compare the index pages per job of the first and the last quarter of the claims."""
         jobs = 30_000
         app, done = app_with_work(database_url)
         costs: list[float] = []
@@ -79,21 +79,21 @@ class TestAnOldSnapshot:
         first, last = sorted(costs[:quarter]), sorted(costs[-quarter:])
         print(f"pages a job: {[round(cost, 3) for cost in costs]}")
         assert quarter >= 10
-        # Medians: about once a second one of them begins at zero.
+        # Medians, because about one claim per second is a full scan.
         assert last[quarter // 2] < 2 * first[quarter // 2] + 0.01
 
 
-class TestALateJob:
+class TestLateCommit:
     @pytest.mark.parametrize("workers", [1, 2])
-    async def test_it_runs_soon_while_tens_of_thousands_wait_above_it(
+    async def test_late_job_runs_soon_in_spite_of_a_backlog(
         self, database_url: str, database: Database, workers: int
     ) -> None:
-        app, done = app_with_work(database_url, lasts_s=0.01)  # so that it does not run faster than we enqueue
+        app, done = app_with_work(database_url, lasts_s=0.01)  # slower than the producer
         enqueued = 0
         over = asyncio.Event()
 
         async def produce() -> None:
-            """Keeps twenty thousand waiting."""
+            """Keep 20,000 jobs waiting."""
             nonlocal enqueued
             while not over.is_set():
                 if enqueued - len(done) < 20_000:
@@ -119,4 +119,4 @@ class TestALateJob:
                 over.set()
                 await producing
         print(f"{waited_s:.2f} s after its commit, with {waiting} waiting above it")
-        assert waiting > 5_000  # or else it was found because nothing else was
+        assert waiting > 5_000  # otherwise it was found because the queue was empty
