@@ -1,6 +1,7 @@
 """awa: a job queue that needs nothing but PostgreSQL."""
 
-from awa_py.app import App, JobDefinition
+from awa_py.app import App
+from awa_py.definitions import JobDefinition
 from awa_py.errors import (
     AppNotFound,
     AwaError,
@@ -30,7 +31,7 @@ from awa_py.errors import (
 )
 from awa_py.model.context import BatchJob, Context
 from awa_py.model.job import Job, NewJob, State
-from awa_py.model.options import Unique
+from awa_py.model.options import JobOptions, Unique
 from awa_py.model.outcomes import Cancel, Fail, RateLimited, Retry, Snooze, Throttled
 from awa_py.model.worker_name import WorkerName
 from awa_py.observability.history import Event
@@ -60,6 +61,7 @@ __all__ = [
     "JobFailed",
     "JobFilter",
     "JobNotFound",
+    "JobOptions",
     "NewJob",
     "NotPermitted",
     "RateLimited",

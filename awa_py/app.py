@@ -1,91 +1,36 @@
-"""The front door: declare jobs, enqueue them, run them."""
+"""The App: declare jobs and schedules, enqueue jobs, read and change them, and run workers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from datetime import timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
-from awa_py import durations
-from awa_py.client import Client
+from awa_py.client import Client, not_open
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
+from awa_py.db.types import Connection, Pool
+from awa_py.definitions import JobDecorator, JobDefinition
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.maintenance.election import Candidate
-from awa_py.model.context import Context
-from awa_py.model.job import Job, JobSpec, NewJob
-from awa_py.model.keys import KeyTemplate
-from awa_py.model.options import Options
-from awa_py.model.registry import Batching, CronDefinition, Handler, Registry, check_schedule
+from awa_py.model.job import Job, NewJob
+from awa_py.model.options import JobOptions, check_names, make_job
+from awa_py.model.registry import CronDefinition, Handler, Registry, check_schedule
 from awa_py.model.routes import Routes
 from awa_py.model.worker_name import WorkerName
+from awa_py.observability.history import Event
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings, database_url, direct_url, schema_name
+from awa_py.store.session import Session
 from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
-P = ParamSpec("P")
-R = TypeVar("R")
-J = TypeVar("J", bound="JobDefinition[..., Any]")
-DEFAULT_LINGER = timedelta(milliseconds=50)
+T = TypeVar("T")
+D = TypeVar("D", bound=JobDefinition[..., Any, Callable[..., Any]])
 
 
-class JobDefinition(Generic[P, R]):
-    """A declared job: call it to run it here and now, `enqueue` it to have a worker run it."""
-
-    def __init__(self, app: "App", handler: Handler, options: Options, connection: Connection | None = None) -> None:
-        self._app = app
-        self._handler = handler
-        self._options = options
-        self._connection = connection
-        self._spec: JobSpec | None = None
-        self._key: KeyTemplate | None = None
-        self._routes: Routes | None = None  # those that the spec went by
-        self.__name__ = handler.kind
-        self.__doc__ = handler.function.__doc__
-        self.__wrapped__ = handler.function
-
-    @property
-    def kind(self) -> str:
-        return self._handler.kind
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the handler itself, as if it had never been decorated."""
-        result: R = self._handler.function(*args, **kwargs)
-        return result
-
-    def options(self, *, connection: Connection | None = None, **options: Any) -> "JobDefinition[P, R]":
-        """The same job with other options: queue, priority, max_attempts, timeout, delay, run_at, deadline, tags,
-        metadata, unique, parent_id, concurrency_key, concurrency_limit, ordered; and `connection`, to enqueue inside
-        that connection's transaction."""
-        _check_options(self.kind, options)
-        changed = replace(self._options, **options)
-        return JobDefinition(self._app, self._handler, changed, connection or self._connection)
-
-    def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The job, checked, for `app.enqueue_many`."""
-        handler, settings, routes = self._handler, self._app.settings, self._app.registry.routes
-        if self._options.unique is not None:
-            given = handler.signature.dump(args, kwargs)
-            return self._options.new_job(handler.kind, given, settings, routes.queue_for(handler.kind))
-        args_json = handler.signature.write(args, kwargs, handler.kind, settings.max_args_bytes)
-        if self._spec is None or self._routes is not routes:  # checked once for all jobs that are made here
-            self._spec = self._options.spec(handler.kind, settings, routes.queue_for(handler.kind))
-            self._key = self._options.key_template(handler.kind)
-            self._routes = routes
-        return NewJob.from_spec(self._spec, args_json, None, None if self._key is None else self._key.fill(args_json))
-
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Enqueues the job; `is_new` is False where another one holds its unique key, and then that one is returned."""
-        return await self._app.enqueue_new(self.new(*args, **kwargs), self._connection)
-
-    def __repr__(self) -> str:
-        return f"<awa job {self.kind}>"
-
-
-class App(Client):
-    """Jobs, schedules, and the database that they live in."""
+class App:
+    """Jobs, schedules, and the database that holds them. Use it inside `async with app:`."""
 
     def __init__(
         self,
@@ -96,98 +41,88 @@ class App(Client):
         settings: Settings | None = None,
         routes: Mapping[str, str] | None = None,
     ) -> None:
-        """`direct_url` goes past a pooler, where `url` leads through one. Both go together: AWA_DIRECT_URL counts only
-        beside AWA_DATABASE_URL. `routes` are as `route` declares them."""
+        """`url` and `schema` default to AWA_DATABASE_URL (or DATABASE_URL) and AWA_SCHEMA.
+
+        `direct_url` bypasses a pooler that `url` goes through. Both come from the same source: AWA_DIRECT_URL is
+        ignored if `url` is given. `routes` are routes as in `route()`.
+        """
         self._url = url
         self._direct_url = direct_url
+        self.database = Database(url or "", Schema(schema_name(schema)), direct_url)
+        self.settings = settings or Settings.from_env()
         self.registry = Registry(Routes(routes))
-        self._defaults: dict[str, Options] = {}
-        database = Database(url or "", Schema(schema_name(schema)), direct_url)
-        super().__init__(database, settings or Settings.from_env())
+        self._client: Client | None = None
+        self._resources = AsyncExitStack()
+        self._depth = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> "App":
-        self._find_database()
-        await super().__aenter__()
+        if self._depth == 0:
+            self._find_database()
+            self._client = await self._resources.enter_async_context(Client.open(self.database, self.settings))
+        self._depth += 1
         return self
 
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._client = None
+            await self._resources.aclose()
+
     def connect_to(self, database: Database) -> None:
-        """Uses this database, whatever the app was made with: how the command line points an app to its own."""
+        """Use this database instead of the one that the app was made with."""
         self.database = database
         self._url, self._direct_url = database.url, database.direct_url
 
     def _find_database(self) -> None:
-        # Only when it is needed: an app can be imported where there is no database.
-        past_pooler = self._direct_url if self._url else direct_url(self._direct_url)
-        self.database = Database(database_url(self._url), self.database.schema, past_pooler)
+        # Only when it is needed: an app can be imported where no database is configured.
+        direct = self._direct_url if self._url else direct_url(self._direct_url)
+        self.database = Database(database_url(self._url), self.database.schema, direct)
 
-    @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobDefinition[P, R]: ...
-    @overload
-    def job(self, function: Callable[P, R], /) -> JobDefinition[P, R]: ...
-    @overload
-    def job(
-        self,
-        function: None = None,
-        /,
-        *,
-        kind: str | None = None,
-        batch: int | None = None,
-        linger: Duration | None = None,
-        **options: Any,
-    ) -> Callable[[Callable[..., R]], JobDefinition[..., R]]: ...
-    def job(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        kind: str | None = None,
-        batch: int | None = None,
-        linger: Duration | None = None,
-        **options: Any,
-    ) -> Any:
-        """Declares a job. Its kind is the function's name, unless `kind` says otherwise; options as in `options()`.
+    @property
+    def client(self) -> Client:
+        """The client behind the methods that talk to the database."""
+        if self._client is None:
+            raise not_open()
+        return self._client
 
-        With `batch`, the handler is called with a list of up to so many jobs (`awa.BatchJob`) that came within
-        `linger` of each other, and may settle each on its own.
-        """
-        batching = _batching(batch, linger)
+    @property
+    def pool(self) -> Pool:
+        """The open connection pool."""
+        return self.client.pool
 
-        def declare(function: Callable[..., Any]) -> JobDefinition[..., Any]:
-            handler = Handler.from_function(kind or function.__name__, function, batching)
-            _check_options(handler.kind, options)
-            defaults = Options(**options)
-            timeout = _checked(handler, defaults, self.settings).timeout
-            if batching and timeout and batching.linger_s >= timeout.total_seconds():
-                raise ConfigError(
-                    f"{handler.kind}: linger must be shorter than the timeout, or jobs end before they begin"
-                )
-            self.registry.add(handler)
-            self._defaults[handler.kind] = defaults
-            return JobDefinition(self, handler, defaults)
+    def session(self, connection: Connection) -> Session:
+        """Return the store's view of a connection."""
+        return self.client.session(connection)
 
-        return declare if function is None else declare(function)
+    @property
+    def job(self) -> JobDecorator:
+        """Decorate a function to declare a job: `@app.job`, or `@app.job(queue="email", timeout="30s")`."""
+        return JobDecorator(self, {})
 
     def route(self, pattern: str, queue: str) -> None:
-        """Sends jobs that name no queue to this one, by their kind, or by its beginning: `app.route("gh_*", "gh")`.
+        """Send jobs without a queue to this one, by kind (`"sync"`) or by prefix (`"gh_*"`).
 
-        The kind itself goes before its beginnings, and a longer one before a shorter; what an operator set with
-        `awa route` goes before all of them. It counts for jobs that were declared before, too.
+        An exact kind wins over a prefix, and a longer prefix over a shorter one. Routes that an operator set with
+        `awa route` win over all of these. The route also applies to jobs that were declared before.
         """
         self.registry.routes = self.registry.routes.with_route(pattern, queue)
 
     def cron(
         self, expression: str, *, timezone: str = "UTC", name: str | None = None, misfire: str = "one"
-    ) -> Callable[[J], J]:
-        """Enqueues the decorated job, without arguments, whenever the schedule fires.
+    ) -> Callable[[D], D]:
+        """Enqueue the decorated job, without arguments, whenever the schedule fires.
 
-        What was missed while nobody led is made up for by `misfire`: `one` job, none (`skip`), or `all` (bounded).
+        `misfire` says what to do about fire times that passed without a leader: enqueue `one` job, none (`skip`), or
+        `all` of them, up to a limit.
         """
         check_schedule(expression, timezone, misfire)
 
-        def declare(job: J) -> J:
+        def declare(job: D) -> D:
             if not isinstance(job, JobDefinition):
                 raise ConfigError("@app.cron goes above @app.job, on the job that it enqueues")
-            new = job.new()  # a job that needs arguments cannot run from a schedule
+            new = job.new()  # fails if the job needs arguments: a schedule has none
             self.registry.add_schedule(
                 CronDefinition.from_job(
                     new, name=name or job.kind, expression=expression, timezone=timezone, misfire=misfire
@@ -197,14 +132,15 @@ class App(Client):
 
         return declare
 
-    def new(self, kind: str, args: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
-        """A job by its name, checked against the handler where this app has one."""
-        _check_options(kind, options)
-        defaults = self._defaults.get(kind, Options())
+    def new(self, kind: str, args: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> NewJob:
+        """Return a job for `enqueue_many`, by kind. The arguments are checked if this app has a handler for it."""
+        check_names(kind, options)
         handler = self.registry.get(kind)
-        payload = dict(args or {}) if handler is None else _fitting(handler, dict(args or {}))
-        default_queue = self.registry.routes.queue_for(kind)
-        return replace(defaults, **options).new_job(kind, payload, self.settings, default_queue)
+        arguments = dict(args or {})
+        if handler is not None:
+            arguments = _checked_arguments(handler, arguments)
+            options = {**handler.options, **options}
+        return make_job(kind, arguments, options, self.settings, self.registry.routes.queue_for(kind))
 
     async def enqueue(
         self,
@@ -212,14 +148,64 @@ class App(Client):
         args: Mapping[str, Any] | None = None,
         *,
         connection: Connection | None = None,
-        **options: Any,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """Enqueues a job by its name."""
-        return await self.enqueue_new(self.new(kind, args, **options), connection)
+        """Enqueue a job by kind. With `connection`, do so in that connection's transaction."""
+        return await self.client.enqueue(self.new(kind, args, **options), connection)
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> Sequence[Job]:
-        """Enqueues all of them, or none, in one transaction; answers in their order."""
-        return await self.enqueue_all(list(jobs), connection)
+        """Enqueue all of the jobs or none, in one transaction. Return them in the same order."""
+        return await self.client.enqueue_many(list(jobs), connection)
+
+    @overload
+    async def get(self, job: Job[T]) -> Job[T]: ...
+    @overload
+    async def get(self, job: int) -> Job: ...
+    async def get(self, job: Job | int) -> Job:
+        """Return the job as it is now, or raise JobNotFound."""
+        return await self.client.get(_id(job))
+
+    @overload
+    async def result(self, job: Job[T], *, timeout: Duration | None = None) -> T: ...
+    @overload
+    async def result(self, job: int, *, timeout: Duration | None = None) -> Any: ...
+    async def result(self, job: Job | int, *, timeout: Duration | None = None) -> Any:
+        """Wait until the job has ended and return its result, decoded from JSON.
+
+        Raise JobFailed or JobCancelled if it ended without a result, and ResultTimeout after `timeout`.
+        """
+        return await self.client.result(_id(job), timeout=timeout)
+
+    async def cancel(self, job: Job | int) -> bool:
+        """Cancel a job; if it runs, its worker is told within about a second. Return False if it had ended."""
+        return bool(await self.client.cancel_many([_id(job)]))
+
+    async def retry(self, job: Job | int) -> bool:
+        """Make a job available: again with fresh counters if it has ended, or now if it waits.
+
+        Return False if it runs, or if another job holds its unique key.
+        """
+        return bool(await self.client.retry_many([_id(job)]))
+
+    async def delete(self, job: Job | int) -> bool:
+        """Delete a job. Return False if it runs, or does not exist."""
+        return bool(await self.client.delete_many([_id(job)]))
+
+    async def history(self, job: Job | int) -> list[Event]:
+        """Return what happened to a job, in order."""
+        return await self.client.history(_id(job))
+
+    async def children(self, job: Job | int) -> list[Job]:
+        """Return the jobs that were enqueued with this one as their parent, in order."""
+        return await self.client.children(_id(job))
+
+    async def explain(self, job: Job | int) -> list[str]:
+        """Say in sentences why a job is not running, or how it ended."""
+        return await self.client.explain(_id(job))
+
+    async def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> None:
+        """Wait for tokens of a rate limit. This is `ctx.rate_limit` for code that has no Context."""
+        await self.client.rate_limit(name, tokens, max_wait)
 
     async def work(
         self,
@@ -230,7 +216,7 @@ class App(Client):
         until_idle: bool = False,
         name: WorkerName | None = None,
     ) -> None:
-        """Runs a worker inside this process until it is cancelled, or, with `until_idle`, until nothing is due."""
+        """Run a worker in this process until it is cancelled or, with `until_idle`, until no job is due."""
         worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance, name=name)
         async with self:  # handlers may enqueue
             await worker.run(until_idle=until_idle)
@@ -244,9 +230,9 @@ class App(Client):
         metrics: Metrics | None = None,
         name: WorkerName | None = None,
     ) -> Worker:
-        """A worker that is not running yet. With `maintenance`, it is a candidate for leadership too.
+        """Return a worker that is not running yet. With `maintenance`, it is also a candidate for leadership.
 
-        `name` is how people call it; None: as AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID say.
+        `name` is the worker's label. It defaults to AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID.
         """
         self._find_database()
         metrics = metrics or Metrics()
@@ -264,7 +250,7 @@ class App(Client):
         )
 
     def candidate(self, *, process_id: UUID | None = None, metrics: Metrics | None = None) -> Candidate:
-        """A candidate for leadership that knows this app's schedules."""
+        """Return a candidate for leadership that knows this app's schedules."""
         self._find_database()
         return Candidate(
             self.database,
@@ -275,33 +261,12 @@ class App(Client):
         )
 
 
-def _batching(size: int | None, linger: Duration | None) -> Batching | None:
-    if size is None:
-        if linger is not None:
-            raise ConfigError("linger goes with batch: how long the first job of a batch waits for the others")
-        return None
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ConfigError(f"batch is how many jobs a call takes at the most: 1 or more, not {size!r}")
-    return Batching(size=size, linger_s=(DEFAULT_LINGER if linger is None else durations.parse(linger)).total_seconds())
+def _id(job: Job | int) -> int:
+    return job if isinstance(job, int) else job.id
 
 
-def _check_options(kind: str, options: Mapping[str, Any]) -> None:
-    known = {option.name for option in fields(Options)}
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"{kind}: there is no option {name!r}; there are {', '.join(sorted(known))}")
-
-
-def _checked(handler: Handler, options: Options, settings: Settings) -> JobSpec:
-    """The spec of these options: what is wrong with them shows here, not at the first enqueue."""
-    options.unique_key(handler.kind, {})
-    if (key := options.key_template(handler.kind)) is not None:
-        key.check(handler.signature.takes)
-    return options.spec(handler.kind, settings)
-
-
-def _fitting(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as JSON, whether they came as Python values or as JSON already."""
+def _checked_arguments(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments as JSON. They may be Python values, or JSON already."""
     try:
         return handler.signature.dump((), args)
     except InvalidArguments:

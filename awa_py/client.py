@@ -1,4 +1,7 @@
-"""Enqueueing jobs and asking after them, from Python."""
+"""The client: enqueues jobs, reads and changes them, and waits for their results, over a pool of connections.
+
+`App` uses it for the methods that talk to the database, and the command line uses it directly.
+"""
 
 import asyncio
 import logging
@@ -6,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import repeat
-from types import TracebackType
 from typing import Any, Self
 
 import asyncpg
@@ -18,7 +20,7 @@ from awa_py.db.errors import CONNECTION_LOST, not_permitted, translate_permissio
 from awa_py.db.reconnecting import RECONNECT_DELAYS_S
 from awa_py.db.types import Connection, Pool
 from awa_py.durations import Duration
-from awa_py.enqueue.enqueuer import Enqueuer, answer
+from awa_py.enqueue.enqueuer import Enqueuer, enqueued_job
 from awa_py.enqueue.group_commit import GroupCommit
 from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from awa_py.model.job import UNFINISHED, Job, NewJob, State
@@ -41,115 +43,96 @@ logger = logging.getLogger("awa.client")
 RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
 CLOSE_TIMEOUT_S = 5.0
-EVENTS_SHOWN = 1_000
+MAX_EVENTS = 1_000
 
 
 class Client:
-    """A door to the queue: `async with Client(database) as client: …`"""
+    """An open client: `async with Client.open(database, settings) as client: …`"""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, pool: Pool) -> None:
         self.database = database
         self.settings = settings
-        self._pool: Pool | None = None
-        self._group_commit: GroupCommit | None = None
-        self._limiter: RateLimiter | None = None
-        self._closing = asyncio.Event()
+        self.pool = pool
         self._enqueuer = Enqueuer()
-        self._opened = 0  # `async with` may be nested: the outermost one opens and closes
+        self._group_commit = GroupCommit(pool, database.schema, self._enqueuer)
+        self._rate_limiter = RateLimiter(self._take_tokens)
+        self._closing = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
-        if self._opened == 0:
-            self._pool = await self.database.pool(max_size=POOL_SIZE)
-            self._group_commit = GroupCommit(self._pool, self.database.schema, self._enqueuer)
-            self._limiter = RateLimiter(self._take_tokens)
-            self._closing = asyncio.Event()
-        self._opened += 1
-        return self
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, database: Database, settings: Settings) -> AsyncIterator[Self]:
+        client = cls(database, settings, await database.pool(max_size=POOL_SIZE))
+        try:
+            yield client
+        finally:
+            await client._close()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._opened -= 1
-        if self._opened:
-            return
-        pool, self._pool = self._pool, None
-        group_commit, self._group_commit = self._group_commit, None
-        limiter, self._limiter = self._limiter, None
-        assert pool is not None
-        assert group_commit is not None
-        assert limiter is not None
+    async def _close(self) -> None:
         self._closing.set()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await limiter.close()
-                await group_commit.close()
-                await pool.close()
-        except TimeoutError:  # somebody keeps a connection: a handler that was left behind, say
-            pool.terminate()
+                await self._rate_limiter.close()
+                await self._group_commit.close()
+                await self.pool.close()
+        except TimeoutError:  # a connection is still in use, e.g. by a handler that was left running
+            self.pool.terminate()
 
     def session(self, connection: Connection) -> Session:
-        """The store's view of a connection."""
+        """Return the store's view of a connection."""
         return Session(connection, self.database.schema)
-
-    @property
-    def pool(self) -> Pool:
-        """The open pool."""
-        if self._pool is None:
-            raise _not_open()
-        return self._pool
 
     @asynccontextmanager
     async def _session(self, connection: Connection | None = None) -> AsyncIterator[Session]:
-        """The caller's connection, where it is given, else one of the pool."""
+        """Use the caller's connection if there is one, or else a connection of the pool."""
         with translate_permission_errors(self.database.schema):
             if connection is not None:
                 yield self.session(connection)
                 return
-            async with self.pool.acquire() as own:
-                yield self.session(own)
+            async with self.pool.acquire() as pooled:
+                yield self.session(pooled)
 
-    async def enqueue_new(self, job: NewJob, connection: Connection | None = None) -> Job:
-        """Enqueues a job; inside the caller's transaction, where its connection is given."""
+    async def enqueue(self, job: NewJob, connection: Connection | None = None) -> Job[Any]:
+        """Enqueue a job. With `connection`, do so in that connection's transaction."""
         (job,) = add_trace_context((job,))
-        try:  # not _session(), whose price one job would pay alone
+        try:  # not _session(): its overhead is noticeable for a single job
             if connection is not None:
                 return await self._enqueuer.enqueue_one(self.session(connection), job)
-            if job.unique is None and self._group_commit is not None:
-                return answer(job, await self._group_commit.enqueue(job))
-            async with self.pool.acquire() as own:
-                return await self._enqueuer.enqueue_one(self.session(own), job)
+            if job.unique is None:
+                return enqueued_job(job, await self._group_commit.enqueue(job))
+            async with self.pool.acquire() as pooled:
+                return await self._enqueuer.enqueue_one(self.session(pooled), job)
         except asyncpg.InsufficientPrivilegeError as error:
             raise not_permitted(error, self.database.schema) from error
 
-    async def enqueue_all(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
-        """Enqueues all of them or none; inside the caller's transaction, where its connection is given."""
+    async def enqueue_many(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
+        """Enqueue all of the jobs or none. With `connection`, do so in that connection's transaction."""
         async with self._session(connection) as session:
             return await self._enqueuer.enqueue_many(session, add_trace_context(jobs))
 
     async def get(self, job_id: int) -> Job:
-        """The job as it is now."""
+        """Return the job as it is now, or raise JobNotFound."""
         async with self._session() as session:
             found = await job_store.get_jobs(session, [job_id])
         if job_id not in found:
-            raise _no_job(job_id)
+            raise _job_not_found(job_id)
         return found[job_id]
 
     async def history(self, job_id: int) -> list[Event]:
-        """What happened to the job, in its order: from its row, and from what was noted beside it."""
+        """Return what happened to the job, in order. It is put together from the job's row and its recorded events."""
         async with self._session() as session:
             found = await job_store.get_jobs(session, [job_id])
-            noted = await event_store.list_events(session, job_id, limit=EVENTS_SHOWN)
+            events = await event_store.list_events(session, job_id, limit=MAX_EVENTS)
         if job_id not in found:
-            raise _no_job(job_id)
-        return history(found[job_id], noted)
+            raise _job_not_found(job_id)
+        return history(found[job_id], events)
 
     async def children(self, job_id: int) -> list[Job]:
-        """The jobs that were enqueued with this one as their parent, in their order."""
+        """Return the jobs that were enqueued with this one as their parent, in order."""
         async with self._session() as session:
             return await job_store.list_children(session, job_id)
 
     async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
-        """What the job returned, once it has ended. Raises JobFailed or JobCancelled where it ended otherwise."""
+        """Wait until the job has ended and return its result. Raise JobFailed or JobCancelled if it has none."""
         limit = None if timeout is None else durations.parse(timeout)
         try:
             async with asyncio.timeout(None if limit is None else limit.total_seconds()):
@@ -164,7 +147,7 @@ class Client:
             async with self._session() as session:
                 final = await job_store.get_final_state(session, job_id)
             if final is None:
-                raise _no_job(job_id)
+                raise _job_not_found(job_id)
             if final.state is State.COMPLETED:
                 return final.result
             if final.state is State.CANCELLED:
@@ -174,12 +157,22 @@ class Client:
             await asyncio.sleep(RESULT_POLLS_S[min(polls, len(RESULT_POLLS_S) - 1)])
             polls += 1
 
-    async def cancel(self, job_id: int) -> bool:
-        """Cancels the job; a running one through its worker, within about a second. False where it has ended."""
-        return bool(await self.cancel_many([job_id]))
+    async def explain(self, job_id: int) -> list[str]:
+        """Say in sentences why the job is not running, or how it ended."""
+        async with (
+            self._session() as session,
+            session.connection.transaction(isolation="repeatable_read", readonly=True),  # one snapshot, one now()
+        ):
+            found = await job_store.get_jobs(session, [job_id])
+            circumstances = await job_store.explain_job(session, job_id, staleness=self.settings.heartbeat_staleness)
+            leader = await election_store.get_leader(session)
+            now = await session.now()
+        if circumstances is None:
+            raise _job_not_found(job_id)
+        return explain(found[job_id], circumstances, has_leader=leader is not None, now=now)
 
     async def cancel_many(self, job_ids: Sequence[int]) -> dict[int, str]:
-        """For each unfinished job: `cancelled`, or `requested` of the worker that runs it."""
+        """Cancel jobs. Return, for each unfinished one, `cancelled` or, if it runs, `requested` (of its worker)."""
         answers: dict[int, str] = {}
 
         async def cancel(session: Session, ids: Sequence[int]) -> Collection[int]:
@@ -189,41 +182,18 @@ class Client:
         await self._change(job_ids, cancel, UNFINISHED)
         return answers
 
-    async def explain(self, job_id: int) -> list[str]:
-        """Why the job is not running, or what became of it, in sentences."""
-        async with (
-            self._session() as session,
-            session.connection.transaction(isolation="repeatable_read", readonly=True),  # one moment, one now()
-        ):
-            found = await job_store.get_jobs(session, [job_id])
-            circumstances = await job_store.explain_job(session, job_id, staleness=self.settings.heartbeat_staleness)
-            leader = await election_store.get_leader(session)
-            now = await session.now()
-        if circumstances is None:
-            raise _no_job(job_id)
-        return explain(found[job_id], circumstances, has_leader=leader is not None, now=now)
-
-    async def retry(self, job_id: int) -> bool:
-        """Makes a job available: an ended one again, its counters fresh; a waiting one now. False while it runs, or
-        while another job holds its unique key."""
-        return bool(await self.retry_many([job_id]))
-
     async def retry_many(self, job_ids: Sequence[int]) -> set[int]:
-        """Those that are available now."""
+        """Make jobs available. Return the ids of those that are."""
         note = bool(self.settings.events_retention)
         change = partial(job_store.retry_jobs, note=note)
-        return await self._change(job_ids, change, bulk.retry(note=note).states, wanted=State.AVAILABLE)
-
-    async def delete(self, job_id: int) -> bool:
-        """Deletes a job. False while it runs."""
-        return bool(await self.delete_many([job_id]))
+        return await self._change(job_ids, change, bulk.retry(note=note).states, target=State.AVAILABLE)
 
     async def delete_many(self, job_ids: Sequence[int]) -> set[int]:
-        """Those that were deleted: the others run, or were not there."""
+        """Delete jobs that do not run. Return the ids of those that were deleted."""
         return await self._change(job_ids, job_store.delete_jobs, bulk.DELETE.states)
 
     async def move_many(self, job_ids: Sequence[int], *, queue: str | None, priority: int | None) -> set[int]:
-        """The waiting jobs that are now in this queue, with this priority; None leaves it as it is."""
+        """Change queue and priority of jobs that do not run; None keeps the value. Return the ids of those changed."""
         change = partial(job_store.move_jobs, queue=queue, priority=priority)
         return await self._change(job_ids, change, bulk.WAITING)
 
@@ -233,12 +203,12 @@ class Client:
         change: Callable[[Session, Sequence[int]], Awaitable[Collection[int]]],
         states: Collection[State],
         *,
-        wanted: State | None = None,
+        target: State | None = None,
     ) -> set[int]:
-        """Changes the jobs that are in one of the states: which they were. One that came into the `wanted` state by
-        itself is as good.
+        """Apply `change` to the jobs that are in one of the states. Return the ids of those changed.
 
-        A job that changes tables at this very moment is missed by the statement, and found by the next.
+        A job that is in the `target` state counts as changed. A statement misses jobs that move from one table to
+        another at the same moment: those are tried again.
         """
         done: set[int] = set()
         ids = list(job_ids)
@@ -250,9 +220,9 @@ class Client:
                 if not missed:
                     break
                 found = (await job_store.get_jobs(session, missed)).values()
-                done.update(job.id for job in found if job.state is wanted)
+                done.update(job.id for job in found if job.state is target)
                 left = {job.id: (job.state, job.lease) for job in found if job.state in states}
-                # One that is as it was is not kept by the moment.
+                # A job that is as it was before did not move: another reason prevents the change.
                 ids = [job_id for job_id, now in left.items() if now != before.get(job_id)]
                 before = left
                 if not ids:
@@ -260,32 +230,29 @@ class Client:
         return done
 
     async def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> None:
-        """Waits for tokens of a rate limit, as `ctx.rate_limit` does; for code that has no Context."""
-        if self._limiter is None:
-            raise _not_open()
-        await self._limiter.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
+        """Wait for tokens of a rate limit. This is `ctx.rate_limit` for code that has no Context."""
+        await self._rate_limiter.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
 
-    async def _take_tokens(self, name: str, tokens: int, callers: int, patience_s: float) -> TokenGrant:
-        """Asks for as long as it takes to reach the database, or until the app is closed."""
-        closing = self._closing
+    async def _take_tokens(self, name: str, tokens: int, callers: int, max_wait_s: float) -> TokenGrant:
+        """Take tokens, and try again while the database cannot be reached, until the client is closed."""
         failures = 0
         while True:
             try:
                 async with self._session() as session:
                     return await rate_store.take_tokens(
-                        session, name, tokens=tokens, callers=callers, max_wait_s=patience_s
+                        session, name, tokens=tokens, callers=callers, max_wait_s=max_wait_s
                     )
             except CONNECTION_LOST as error:
                 level = logging.DEBUG if failures else logging.WARNING
-                logger.log(level, 'rate limit "%s": cannot reach the database, asking again: %s', name, describe(error))
-            if await wait_for_event(closing, RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)]):
-                raise _not_open()
+                logger.log(level, 'rate limit "%s": cannot reach the database, retrying: %s', name, describe(error))
+            if await wait_for_event(self._closing, RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)]):
+                raise not_open()
             failures += 1
 
 
-def _not_open() -> AwaError:
+def not_open() -> AwaError:
     return AwaError("the app is not open: use it inside `async with app:`")
 
 
-def _no_job(job_id: int) -> JobNotFound:
-    return JobNotFound(f"there is no job {job_id}: it never was, or its retention has passed")
+def _job_not_found(job_id: int) -> JobNotFound:
+    return JobNotFound(f"there is no job {job_id}: the id is wrong, or the job was deleted after its retention")

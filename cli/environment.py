@@ -32,7 +32,6 @@ from .logs import LogFormat, LogLevel
 from .output import say
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Client)
 F = TypeVar("F", bound=Callable[..., Any])
 
 PANEL = "Connection and logging"
@@ -173,7 +172,7 @@ class Environment:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """A client of a database whose schema is the right one."""
-        async with checked(Client(await self.database(), self.settings)) as client:
+        async with Client.open(await self.database(), self.settings) as client, _checked(client):
             yield client
 
     @property
@@ -209,19 +208,24 @@ class Environment:
 
 
 @asynccontextmanager
-async def checked(client: C) -> AsyncIterator[C]:
-    """The client, opened, where its database is there and has the right schema."""
-    async with client:
+async def checked(app: App) -> AsyncIterator[App]:
+    """Open the app, and check that its database can be reached and has the right schema."""
+    async with app, _checked(app.client):
+        yield app
+
+
+@asynccontextmanager
+async def _checked(client: Client) -> AsyncIterator[None]:
+    try:
+        connection = await client.pool.acquire()
+    except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
+        raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+    with translate_permission_errors(client.database.schema):
         try:
-            connection = await client.pool.acquire()
-        except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
-            raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
-        with translate_permission_errors(client.database.schema):
-            try:
-                await migrations.check(connection, client.database.schema)
-            finally:
-                await client.pool.release(connection)
-            yield client
+            await migrations.check(connection, client.database.schema)
+        finally:
+            await client.pool.release(connection)
+        yield
 
 
 def command(

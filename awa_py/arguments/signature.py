@@ -66,7 +66,7 @@ class Signature:
             _writer=PlainWriter({name: converter.plain for name, converter in converters.items()}, frozenset(required)),
         )
 
-    def takes(self, name: str) -> bool:
+    def accepts(self, name: str) -> bool:
         """Whether a job can have an argument of this name."""
         return self._dumps.get(name, self._dump_extra) is not None
 

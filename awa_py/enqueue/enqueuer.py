@@ -35,7 +35,7 @@ class Enqueuer:
     async def enqueue_one(self, session: Session, job: NewJob) -> Job:
         """Enqueues a job in the transaction that the connection is in, or in one of its own."""
         enqueued = await enqueue_job(session, job, insert_directly=await self.can_insert(session))
-        return answer(
+        return enqueued_job(
             job, enqueued, await job_store.get_jobs(session, [enqueued.id]) if enqueued.can_read_holder else NOBODY
         )
 
@@ -46,7 +46,7 @@ class Enqueuer:
             return await _insert(session, jobs)
         async with _transaction(session):
             copied = await copy_jobs(session, jobs)
-        return EnqueuedJobs(len(jobs), lambda n: answer(jobs[n], _enqueued(jobs[n], copied, n)))
+        return EnqueuedJobs(len(jobs), lambda n: enqueued_job(jobs[n], _enqueued(jobs[n], copied, n)))
 
 
 async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[Job]:
@@ -55,7 +55,7 @@ async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[Job]:
         enqueued = [one for part in parts for one in await enqueue_jobs(session, part)]
     held = [one.id for one in enqueued if one.can_read_holder]
     holders = await job_store.get_jobs(session, held) if held else NOBODY
-    return [answer(job, one, holders) for job, one in zip(jobs, enqueued, strict=True)]
+    return [enqueued_job(job, one, holders) for job, one in zip(jobs, enqueued, strict=True)]
 
 
 def _transaction(session: Session) -> AbstractAsyncContextManager[Any]:
@@ -83,7 +83,7 @@ def _enqueued(job: NewJob, copied: CopiedJobs, n: int) -> Enqueued:
     return Enqueued(copied.ids[n], True, state, run_at, copied.now, copied.queues[id(job.spec)])
 
 
-def answer(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY) -> Job:
+def enqueued_job(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY) -> Job:
     """The job as it was enqueued, or the one that holds its unique key; of that, a producer learns the id only."""
     if not enqueued.is_new and enqueued.id in holders:
         existing = holders[enqueued.id]

@@ -1,27 +1,36 @@
-"""A job as people see it, and a job that is about to be enqueued."""
+"""Jobs: an existing one (`Job`), a new one (`NewJob`), and the options that new jobs share (`JobSpec`)."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from uuid import UUID
 
 from awa_py.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers know it without the package; typing has `default` since 3.13
+
+    Result = TypeVar("Result", default=Any, covariant=True)
+else:
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
 
 MAX_NAME_CHARACTERS = 200
 MAX_KEY_CHARACTERS = 500
 MAX_ATTEMPTS = 32767
 MAX_CONCURRENCY = 32767
 DEFAULT_QUEUE = "default"
-# PostgreSQL's calendar goes on after the year 9999, Python's does not: a later time could be written, but never read.
+# PostgreSQL's calendar goes on after the year 9999, Python's does not: a later time could be written, but not read.
 LAST_YEAR = 9000
 MAX_DURATION = timedelta(days=365_000)
 
 
 class State(StrEnum):
-    """Where a job is. The first four are waiting or at work, the last three are final."""
+    """The state of a job. The last three are final."""
 
     SCHEDULED = "scheduled"
     RETRYABLE = "retryable"
@@ -42,8 +51,8 @@ UNFINISHED = tuple(state for state in State if state not in FINAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One row of the view `awa.jobs`."""
+class Job(Generic[Result]):
+    """One row of the view `awa.jobs`. `Job[Result]` is a job whose handler returns `Result`."""
 
     id: int
     kind: str
@@ -52,7 +61,7 @@ class Job:
     priority: int
     attempt: int
     max_attempts: int
-    args: dict[str, Any] = field(repr=False)  # what a job carries is nobody's business in a log
+    args: dict[str, Any] = field(repr=False)  # not shown: arguments may hold secrets, and reprs end up in logs
     run_at: datetime
     created_at: datetime
     attempted_at: datetime | None = None
@@ -63,7 +72,7 @@ class Job:
     lease: int = 0
     errors: list[dict[str, Any]] = field(default_factory=list, repr=False)
     progress: dict[str, Any] | None = field(default=None, repr=False)
-    result: Any = field(default=None, repr=False)
+    result: Any = field(default=None, repr=False)  # None until the job has completed
     tags: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
     unique_key: str | None = field(default=None, repr=False)
@@ -75,12 +84,12 @@ class Job:
     concurrency_limit: int | None = None
     ordered: bool | None = None
     is_new: bool = True
-    """False where an enqueue met a unique key that this job holds: nothing was added."""
+    """False if the enqueue added nothing because this job already holds the unique key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueKey:
-    """A claim to be the only job under `key`, while it is in one of `states` and `period` has not passed."""
+    """A key that at most one job holds, while it is in one of `states` and `period` has not passed."""
 
     key: str = field(repr=False)
     period: timedelta | None = None
@@ -88,17 +97,17 @@ class UniqueKey:
 
     def __post_init__(self) -> None:
         if not self.key or "\x00" in self.key or len(self.key) > 1000:
-            raise InvalidJob("a unique key has 1 to 1000 characters, and no NUL among them")
+            raise InvalidJob("a unique key has 1 to 1000 characters and no NUL character")
         if not self.states:
-            raise InvalidJob("a unique key holds in at least one state: name it")
+            raise InvalidJob("a unique key needs at least one state: set `states`, or leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a job is to have but its arguments and keys: jobs of one kind with the same options share it, checked once.
+    """The checked options of a job, without its arguments and keys. Jobs of a kind with the same options share one.
 
-    A job without a queue goes where an operator's route leads, and else to `default_queue`. `concurrency_limit` and
-    `ordered` are those of its concurrency key, where it has one.
+    A job without a queue goes to the queue of an operator's route, or else to `default_queue`. `concurrency_limit` and
+    `ordered` only matter if the job has a concurrency key.
     """
 
     kind: str
@@ -128,7 +137,7 @@ class JobSpec:
         for tag in self.tags:
             if not isinstance(tag, str) or not tag or "\x00" in tag or len(tag) > MAX_NAME_CHARACTERS:
                 raise InvalidJob(
-                    f"{self.kind}: a tag is a text of 1 to {MAX_NAME_CHARACTERS} characters, no NUL among them"
+                    f"{self.kind}: a tag is a string of 1 to {MAX_NAME_CHARACTERS} characters without NUL characters"
                 )
 
     def _check_times(self) -> None:
@@ -136,9 +145,11 @@ class JobSpec:
             raise InvalidJob(f"{self.kind}: give either run_at or delay, not both")
         for name, moment in (("run_at", self.run_at), ("deadline", self.deadline)):
             if moment is not None and moment.tzinfo is None:
-                raise InvalidJob(f"{self.kind}: {name} has no timezone: use datetime.now(timezone.utc) or the like")
+                raise InvalidJob(f"{self.kind}: {name} has no timezone: use an aware datetime, e.g. datetime.now(UTC)")
             if moment is not None and moment.year >= LAST_YEAR:
-                raise InvalidJob(f"{self.kind}: {name} is too far away: it lies before the year {LAST_YEAR}")
+                raise InvalidJob(
+                    f"{self.kind}: {name} is too far in the future: it must be before the year {LAST_YEAR}"
+                )
         for name, length in (("delay", self.delay), ("timeout", self.timeout)):
             if length is not None and length > MAX_DURATION:
                 raise InvalidJob(f"{self.kind}: {name} is too long: it is at most {MAX_DURATION.days} days")
@@ -156,11 +167,11 @@ class JobSpec:
 
     @property
     def is_due_immediately(self) -> bool:
-        """Whether the job is available from the moment of its enqueue, whatever the database's clock says."""
+        """Whether the job is available as soon as it is enqueued, whatever the database's clock says."""
         return self.run_at is None and not self.delay
 
     def resolve_run_at(self, now: datetime) -> datetime:
-        """When the job is due, where the database's clock says `now`."""
+        """Return when the job is due if the database's clock shows `now`."""
         return now + (self.delay or timedelta(0)) if self.run_at is None else self.run_at
 
 
@@ -172,7 +183,7 @@ class _NewJob(NamedTuple):
 
 
 class NewJob(_NewJob):
-    """A job before it has an id. What is wrong with it, it says when it is made."""
+    """A job that is not enqueued yet. The constructor checks it."""
 
     __slots__ = ()
 
@@ -193,7 +204,7 @@ class NewJob(_NewJob):
     def from_spec(
         cls, spec: JobSpec, args_json: str, unique: UniqueKey | None = None, concurrency_key: str | None = None
     ) -> "NewJob":
-        """A job on spec that were checked before, as was its key."""
+        """Make a job from parts that were checked before."""
         return tuple.__new__(cls, (spec, args_json, unique, concurrency_key))
 
     def __repr__(self) -> str:
@@ -208,7 +219,7 @@ class NewJob(_NewJob):
 
     @property
     def queue(self) -> str | None:
-        """The queue that was named, if any: where the job really goes, its enqueuer is told."""
+        """The queue that was chosen, or None. Routes then decide; the enqueued Job has the actual queue."""
         return self.spec.queue
 
     @property
@@ -220,86 +231,86 @@ class NewJob(_NewJob):
         return self.spec.max_attempts
 
     def to_json(self) -> str:
-        """The object that `awa.enqueue_many` takes."""
+        """Return the JSON object that the SQL function `awa.enqueue_many` takes."""
         spec = self.spec
-        wanted: dict[str, Any] = {
+        values: dict[str, Any] = {
             "kind": spec.kind,
             "priority": spec.priority,
             "max_attempts": spec.max_attempts,
         }
         if spec.queue is not None:
-            wanted["queue"] = spec.queue
+            values["queue"] = spec.queue
         elif spec.default_queue != DEFAULT_QUEUE:
-            wanted["usual_queue"] = spec.default_queue
+            values["usual_queue"] = spec.default_queue
         if spec.run_at is not None:
-            wanted["run_at"] = spec.run_at.isoformat()
+            values["run_at"] = spec.run_at.isoformat()
         if spec.delay:
-            wanted["delay"] = interval_text(spec.delay)
+            values["delay"] = interval_text(spec.delay)
         if spec.timeout is not None:
-            wanted["timeout"] = interval_text(spec.timeout)
+            values["timeout"] = interval_text(spec.timeout)
         if spec.deadline is not None:
-            wanted["deadline"] = spec.deadline.isoformat()
+            values["deadline"] = spec.deadline.isoformat()
         if spec.tags:
-            wanted["tags"] = list(spec.tags)
+            values["tags"] = list(spec.tags)
         if spec.metadata:
-            wanted["metadata"] = dict(spec.metadata)
+            values["metadata"] = dict(spec.metadata)
         if spec.parent_id is not None:
-            wanted["parent_id"] = spec.parent_id
+            values["parent_id"] = spec.parent_id
         if self.unique is not None:
-            wanted["unique_key"] = self.unique.key
-            wanted["unique_states"] = list(self.unique.states)
+            values["unique_key"] = self.unique.key
+            values["unique_states"] = list(self.unique.states)
             if self.unique.period is not None:
-                wanted["unique_for"] = interval_text(self.unique.period)
+                values["unique_for"] = interval_text(self.unique.period)
         if self.concurrency_key is not None:
-            wanted["concurrency_key"] = self.concurrency_key
-            wanted["concurrency_limit"] = spec.concurrency_limit
-            wanted["ordered"] = spec.ordered
-        return f'{json.dumps(wanted)[:-1]},"args":{self.args_json}}}'
+            values["concurrency_key"] = self.concurrency_key
+            values["concurrency_limit"] = spec.concurrency_limit
+            values["ordered"] = spec.ordered
+        return f'{json.dumps(values)[:-1]},"args":{self.args_json}}}'
 
 
 def check_kind(kind: str) -> str:
-    """`kind`, where it can be the name of a kind."""
+    """Return `kind` if it is a valid name of a kind, or raise InvalidJob."""
     return _check_name(kind, "kind", forbidden="")
 
 
 def check_queue(queue: str) -> str:
-    """`queue`, where it can be the name of a queue."""
+    """Return `queue` if it is a valid name of a queue, or raise InvalidJob."""
     return _check_name(queue, "queue", forbidden=",")
 
 
 def check_concurrency_key(kind: str, key: str) -> str:
-    """`key`, where it can be the concurrency key of a job of this kind."""
+    """Return `key` if it is a valid concurrency key, or raise InvalidJob. `kind` is for the message."""
     if not isinstance(key, str):
-        raise InvalidJob(f"{kind}: concurrency_key is a text, not {type(key).__name__}")
+        raise InvalidJob(f"{kind}: concurrency_key is a string, not {type(key).__name__}")
     if not 1 <= len(key) <= MAX_KEY_CHARACTERS or "\x00" in key:
-        raise InvalidJob(f"{kind}: a concurrency key has 1 to {MAX_KEY_CHARACTERS} characters, and no NUL among them")
+        raise InvalidJob(f"{kind}: a concurrency key has 1 to {MAX_KEY_CHARACTERS} characters and no NUL character")
     return key
 
 
 def check_schedule_name(name: str) -> str:
-    """`name`, where it can be the name of a schedule."""
+    """Return `name` if it is a valid name of a schedule, or raise InvalidJob."""
     return _check_name(name, "schedule", forbidden="")
 
 
 def check_rate_limit_name(name: str) -> str:
-    """`name`, where it can be the name of a rate limit."""
+    """Return `name` if it is a valid name of a rate limit, or raise InvalidJob."""
     return _check_name(name, "rate limit", forbidden="")
 
 
 def _check_name(name: object, role: str, *, forbidden: str) -> str:
     if not isinstance(name, str):
-        raise InvalidJob(f"{role} {name!r}: a {role}'s name is text")
+        raise InvalidJob(f"{role} {name!r}: a {role}'s name is a string")
     if not name.strip():
         raise InvalidJob(f"a {role}'s name cannot be empty")
     if len(name) > MAX_NAME_CHARACTERS:
         raise InvalidJob(f'{role} "{name[:40]}…": a {role}\'s name has at most {MAX_NAME_CHARACTERS} characters')
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise InvalidJob(f"{role} {name!r}: a {role}'s name cannot hold control characters")
+        raise InvalidJob(f"{role} {name!r}: a {role}'s name cannot contain control characters")
     if "," in forbidden and "," in name:
-        raise InvalidJob(f'{role} "{name}": a {role}\'s name cannot hold a comma')
+        raise InvalidJob(f'{role} "{name}": a {role}\'s name cannot contain a comma')
     return name
 
 
 def interval_text(length: timedelta) -> str:
-    """A duration as PostgreSQL reads it, whatever its settings."""
+    """Return a duration in a form that PostgreSQL reads the same under all of its settings."""
     return f"{length.total_seconds():.6f} seconds"

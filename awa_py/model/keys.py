@@ -21,7 +21,7 @@ class KeyTemplate:
 
     def __init__(self, kind: str, text: str) -> None:
         if not isinstance(text, str):
-            raise InvalidJob(f"{kind}: concurrency_key is a text, not {type(text).__name__}")
+            raise InvalidJob(f"{kind}: concurrency_key is a string, not {type(text).__name__}")
         self._kind = kind
         self._text = text
         self._parts = _NAME.split(text)  # texts, and between each two of them a name

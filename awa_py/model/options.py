@@ -1,16 +1,16 @@
-"""What may be chosen for each enqueue."""
+"""The options of a job: `JobOptions` as users write them, and their conversion to checked specs and keys."""
 
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from awa_py import durations
 from awa_py.arguments.signature import dumps
 from awa_py.durations import Duration
-from awa_py.errors import InvalidJob
+from awa_py.errors import ConfigError, InvalidJob
 from awa_py.model.job import DEFAULT_QUEUE, UNFINISHED, JobSpec, NewJob, State, UniqueKey
 from awa_py.model.keys import KeyTemplate
 from awa_py.settings import Settings
@@ -18,10 +18,11 @@ from awa_py.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """How a job is the only one of its kind.
+    """How to recognize a duplicate of a job.
 
-    By all its arguments, by chosen ones (`by`), or by a `key` of one's own; until it has ended, or, with a `period`,
-    for that long after it was enqueued, ended or not; or while it is in chosen `states`.
+    Two jobs of a kind are duplicates if all their arguments are equal, or the arguments named in `by`, or if they have
+    the same `key`. The job holds its key until it has ended; with a `period`, for that long after it was enqueued, even
+    if it has ended; with `states`, while it is in one of them.
     """
 
     by: Sequence[str] | None = None
@@ -30,9 +31,9 @@ class Unique:
     states: Collection[State | str] | None = None
 
     def resolve(self, kind: str, args: Mapping[str, Any]) -> UniqueKey:
-        """The key that a job with these arguments claims."""
+        """Return the unique key of a job with these arguments."""
         if isinstance(self.by, str):
-            raise InvalidJob(f"{kind}: unique by takes a list of argument names, not one text")
+            raise InvalidJob(f"{kind}: unique by takes a list of argument names, not one string")
         period = None if self.period is None else durations.parse(self.period)
         if self.states is not None:
             states = tuple(_state(kind, state) for state in self.states)
@@ -49,98 +50,93 @@ class Unique:
 UniqueOption = bool | Duration | Unique | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What may be chosen for each enqueue; None leaves it to the default."""
+class JobOptions(TypedDict, total=False):
+    """The options of a job. None means the default.
 
-    queue: str | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    timeout: Duration | None = None
-    delay: Duration | None = None
-    run_at: datetime | None = None
-    deadline: datetime | None = None
-    tags: Sequence[str] | None = None
-    metadata: Mapping[str, Any] | None = None
-    unique: UniqueOption = None
-    parent_id: int | None = None
-    concurrency_key: str | None = None
-    concurrency_limit: int | None = None
-    ordered: bool | None = None
+    `unique` is True, a period, or a `Unique`. `concurrency_key` may contain names of arguments:
+    `"customer:{customer_id}"`.
+    """
 
-    def new_job(
-        self, kind: str, args: Mapping[str, Any], settings: Settings, default_queue: str = DEFAULT_QUEUE
-    ) -> NewJob:
-        """A job that can be enqueued, or an error that says why it cannot."""
-        spec = self.spec(kind, settings, default_queue)
-        args_json = dumps(args, what=kind, limit=settings.max_args_bytes)
-        key = self.key_template(kind)
-        return NewJob.from_spec(
-            spec, args_json, self.unique_key(kind, args), None if key is None else key.fill(args_json)
-        )
-
-    def unique_key(self, kind: str, args: Mapping[str, Any]) -> UniqueKey | None:
-        """What a job with these arguments claims to be the only one by."""
-        unique = _unique(self.unique)
-        return None if unique is None else unique.resolve(kind, args)
-
-    def key_template(self, kind: str) -> KeyTemplate | None:
-        """What a job's arguments make a concurrency key of."""
-        return None if self.concurrency_key is None else KeyTemplate(kind, self.concurrency_key)
-
-    def spec(self, kind: str, settings: Settings, default_queue: str = DEFAULT_QUEUE) -> JobSpec:
-        """What all jobs of this kind with these options share; `default_queue` is for those that name none."""
-        if self.concurrency_key is None and (self.concurrency_limit is not None or self.ordered):
-            option = "ordered" if self.ordered else "concurrency_limit"
-            raise InvalidJob(f"{kind}: {option} goes with a concurrency_key: jobs of the same key are what it limits")
-        given: dict[str, Any] = {
-            "queue": self.queue,
-            "priority": self.priority,
-            "max_attempts": self.max_attempts,
-            "timeout": None if self.timeout is None else durations.parse(self.timeout),
-            "delay": None if self.delay is None else durations.parse(self.delay),
-            "run_at": _moment(kind, "run_at", self.run_at),
-            "deadline": _moment(kind, "deadline", self.deadline),
-            "tags": None if self.tags is None else _tags(kind, self.tags),
-            "metadata": None if self.metadata is None else _metadata(kind, self.metadata, settings),
-            "parent_id": self.parent_id,
-            "concurrency_limit": self.concurrency_limit,
-            "ordered": self.ordered,
-        }
-        return JobSpec(
-            kind=kind,
-            default_queue=default_queue,
-            **{name: value for name, value in given.items() if value is not None},
-        )
+    queue: str | None
+    priority: int | None
+    max_attempts: int | None
+    timeout: Duration | None
+    delay: Duration | None
+    run_at: datetime | None
+    deadline: datetime | None
+    tags: Sequence[str] | None
+    metadata: Mapping[str, Any] | None
+    unique: UniqueOption
+    parent_id: int | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    ordered: bool | None
 
 
-def _unique(option: UniqueOption) -> Unique | None:
+def check_names(kind: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if there is no option of one of these names."""
+    known = JobOptions.__annotations__
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"{kind}: there is no option {name!r}; the options are {', '.join(sorted(known))}")
+
+
+def make_job(
+    kind: str, args: Mapping[str, Any], options: JobOptions, settings: Settings, default_queue: str = DEFAULT_QUEUE
+) -> NewJob:
+    """Return a job that can be enqueued, or raise an error that says why it cannot."""
+    spec = make_spec(kind, options, settings, default_queue)
+    args_json = dumps(args, what=kind, limit=settings.max_args_bytes)
+    template = key_template(kind, options)
+    concurrency_key = None if template is None else template.fill(args_json)
+    return NewJob.from_spec(spec, args_json, unique_key(kind, args, options), concurrency_key)
+
+
+def unique_key(kind: str, args: Mapping[str, Any], options: JobOptions) -> UniqueKey | None:
+    """Return the unique key of a job with these arguments, if it has one."""
+    option = options.get("unique")
     if option is None or option is False:
         return None
-    if option is True:
-        return Unique()
-    if isinstance(option, Unique):
-        return option
-    return Unique(period=option)
+    unique = Unique() if option is True else option if isinstance(option, Unique) else Unique(period=option)
+    return unique.resolve(kind, args)
+
+
+def key_template(kind: str, options: JobOptions) -> KeyTemplate | None:
+    """Return the template of the concurrency key, if there is one."""
+    text = options.get("concurrency_key")
+    return None if text is None else KeyTemplate(kind, text)
+
+
+def make_spec(kind: str, options: JobOptions, settings: Settings, default_queue: str = DEFAULT_QUEUE) -> JobSpec:
+    """Return what all jobs of this kind with these options share. `default_queue` is used if `queue` is not set."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given.pop("unique", None)
+    if given.pop("concurrency_key", None) is None and ("concurrency_limit" in given or given.get("ordered")):
+        name = "ordered" if given.get("ordered") else "concurrency_limit"
+        raise InvalidJob(f"{kind}: {name} needs a concurrency_key: it applies to jobs with the same key")
+    for name in ("timeout", "delay"):
+        if name in given:
+            given[name] = durations.parse(given[name])
+    for name in ("run_at", "deadline"):
+        if name in given and not isinstance(given[name], datetime):
+            raise InvalidJob(f"{kind}: {name} takes a datetime, not {type(given[name]).__name__}")
+    if "tags" in given:
+        given["tags"] = _tags(kind, given["tags"])
+    if "metadata" in given:
+        given["metadata"] = _metadata(kind, given["metadata"], settings)
+    return JobSpec(kind=kind, default_queue=default_queue, **given)
 
 
 def _state(kind: str, state: State | str) -> State:
     try:
         return State(state)
     except ValueError:
-        known = ", ".join(State)
-        raise InvalidJob(f"{kind}: {state!r} is not a state: use {known}") from None
-
-
-def _moment(kind: str, name: str, moment: object) -> datetime | None:
-    if moment is not None and not isinstance(moment, datetime):
-        raise InvalidJob(f"{kind}: {name} takes a datetime, not {type(moment).__name__}")
-    return moment
+        raise InvalidJob(f"{kind}: {state!r} is not a state: use {', '.join(State)}") from None
 
 
 def _tags(kind: str, tags: Sequence[str]) -> tuple[str, ...]:
     if isinstance(tags, str):
-        raise InvalidJob(f"{kind}: tags is a list of texts, not one text")
+        raise InvalidJob(f"{kind}: tags is a list of strings, not one string")
     return tuple(tags)
 
 

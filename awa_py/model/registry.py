@@ -1,4 +1,4 @@
-"""Which kinds of jobs an app knows, and which schedules it declares."""
+"""The handlers, schedules and routes that an app declares."""
 
 import inspect
 import json
@@ -10,6 +10,7 @@ from awa_py.arguments.signature import Signature
 from awa_py.errors import ConfigError
 from awa_py.model.context import Context
 from awa_py.model.job import DEFAULT_QUEUE, NewJob, check_kind, check_schedule_name
+from awa_py.model.options import JobOptions
 from awa_py.model.routes import Routes
 from awa_py.model.schedule import Schedule
 
@@ -18,7 +19,7 @@ MISFIRES = ("one", "skip", "all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """A handler that is called with a list of jobs: how many at the most, and how long to wait for them."""
+    """How to call a batch handler: with at most `size` jobs; the first waits `linger_s` for the others."""
 
     size: int
     linger_s: float
@@ -26,16 +27,24 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """The function behind a kind."""
+    """The function that runs the jobs of a kind, and the default options of those jobs."""
 
     kind: str
     function: Callable[..., Any]
     signature: Signature
     is_async: bool
     batching: Batching | None = None
+    options: JobOptions = field(default_factory=JobOptions, repr=False)
 
     @classmethod
-    def from_function(cls, kind: str, function: Callable[..., Any], batching: Batching | None = None) -> "Handler":
+    def from_function(
+        cls,
+        kind: str,
+        function: Callable[..., Any],
+        batching: Batching | None = None,
+        options: JobOptions | None = None,
+    ) -> "Handler":
+        """Read the function's signature."""
         check_kind(kind)
         if batching is not None:
             _check_batch_handler(kind, function)
@@ -47,12 +56,13 @@ class Handler:
             ),
             is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function)),
             batching=batching,
+            options=options or {},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronDefinition:
-    """A schedule as code declares it."""
+    """A schedule that code declares with `@app.cron`."""
 
     name: str
     expression: str
@@ -64,26 +74,26 @@ class CronDefinition:
 
     @classmethod
     def from_job(cls, job: NewJob, *, name: str, expression: str, timezone: str, misfire: str) -> "CronDefinition":
-        """The schedule that enqueues this job."""
+        """Return a schedule that enqueues this job."""
         check_schedule(expression, timezone, misfire)
-        wanted: dict[str, Any] = json.loads(job.to_json())
-        kind, args = wanted.pop("kind"), wanted.pop("args")
+        options: dict[str, Any] = json.loads(job.to_json())
+        kind, args = options.pop("kind"), options.pop("args")
         return cls(
             name=check_schedule_name(name),
             expression=expression,
             timezone=timezone,
             kind=kind,
             args=args,
-            options=wanted,  # as awa.enqueue_many takes them
+            options=options,  # in the form that awa.enqueue_many takes
             misfire=misfire,
         )
 
-    def routed(self, routes: Routes) -> "CronDefinition":
-        """The same, with the queue that its job usually goes to now, where it names none."""
-        usual = routes.queue_for(self.kind)
-        if "queue" in self.options or usual == self.options.get("usual_queue", DEFAULT_QUEUE):
+    def with_routes(self, routes: Routes) -> "CronDefinition":
+        """Return the same schedule with the default queue that these routes give its job."""
+        default_queue = routes.queue_for(self.kind)
+        if "queue" in self.options or default_queue == self.options.get("usual_queue", DEFAULT_QUEUE):
             return self
-        return replace(self, options={**self.options, "usual_queue": usual})
+        return replace(self, options={**self.options, "usual_queue": default_queue})
 
 
 class Registry:
@@ -98,7 +108,7 @@ class Registry:
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.kind)
         if known is not None and known.function is not handler.function:
-            raise ConfigError(f"kind {handler.kind!r} is registered twice: {_place(known)} and {_place(handler)}")
+            raise ConfigError(f"kind {handler.kind!r} is registered twice: {_location(known)} and {_location(handler)}")
         self._handlers[handler.kind] = handler
         self._has_batches |= handler.batching is not None
 
@@ -120,21 +130,21 @@ class Registry:
 
     @property
     def kinds_with_context(self) -> tuple[str, ...]:
-        """The kinds whose handlers may look at their job."""
+        """The kinds whose handlers take a Context, and so may read their job."""
         return tuple(kind for kind, handler in self._handlers.items() if handler.signature.context_parameter)
 
     @property
     def has_batches(self) -> bool:
-        """Whether any handler takes its jobs in batches."""
+        """Whether any handler is a batch handler."""
         return self._has_batches
 
     @property
     def schedules(self) -> tuple[CronDefinition, ...]:
-        return tuple(definition.routed(self.routes) for definition in self._schedules.values())
+        return tuple(definition.with_routes(self.routes) for definition in self._schedules.values())
 
 
 def check_schedule(expression: str, timezone: str, misfire: str) -> Schedule:
-    """The schedule that these make, or an error that says what is wrong with them."""
+    """Return the schedule, or raise ConfigError or InvalidSchedule."""
     if misfire not in MISFIRES:
         raise ConfigError(f"misfire {misfire!r}: use {', '.join(MISFIRES)}")
     return Schedule(expression, timezone)
@@ -146,11 +156,11 @@ def _check_batch_handler(kind: str, function: Callable[..., Any]) -> None:
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
-        raise ConfigError(f"{kind}: a batch handler has one parameter, the list of jobs")
+        raise ConfigError(f"{kind}: a batch handler takes one parameter, the list of jobs")
 
 
 def _any_arguments(kind: str) -> Callable[..., None]:
-    """A batch handler does not name its jobs' arguments: whatever JSON can hold will do."""
+    """Return a function that accepts all arguments: a batch handler does not name those of its jobs."""
 
     def arguments(**arguments: Any) -> None: ...
 
@@ -159,9 +169,9 @@ def _any_arguments(kind: str) -> Callable[..., None]:
 
 
 def _call_of(function: Callable[..., Any]) -> Any:
-    """What runs when the object is called: an instance may have an asynchronous __call__."""
+    """Return the `__call__` of an object: it may be asynchronous."""
     return getattr(function, "__call__", None)  # noqa: B004
 
 
-def _place(handler: Handler) -> str:
+def _location(handler: Handler) -> str:
     return f"{handler.function.__module__}.{handler.function.__qualname__}"

@@ -103,7 +103,7 @@ WRONG_USAGE = [
     (("move", "--state", "failed", "--to-queue", "x"), "move does not apply to failed jobs"),
     (("move", "1"), "where to? Name --to-queue, --to-priority, or both"),
     (("move", "--all", "--to-priority", "5"), "less than or equal to 4"),
-    (("move", "--all", "--to-queue", "a,b"), "a queue's name cannot hold a comma"),
+    (("move", "--all", "--to-queue", "a,b"), "a queue's name cannot contain a comma"),
     (("cancel", "--older-than", "soon"), '"soon" is not a duration'),
     (("cancel", "--all", "--limit", "0"), "greater than or equal to 1"),
     (("retry", "first"), "is not a job's id"),

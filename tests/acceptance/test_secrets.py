@@ -115,7 +115,7 @@ def together(jobs: list) -> None:
 
 @app.job(max_attempts=1)
 async def enqueues_badly(token: str) -> None:
-    await app.enqueue_new(awa.NewJob(kind="answer", args_json='["' + token + '"]'))
+    await app.client.enqueue(awa.NewJob(kind="answer", args_json='["' + token + '"]'))
 
 
 @app.job(max_attempts=1)
@@ -254,7 +254,7 @@ class TestErrorsAtTheEnqueue:
         async with App(database_url) as app:
             many = [*[NewJob(kind="work")] * (jobs - 1), bad]
             with pytest.raises(awa.InvalidJob) as refusal:
-                await (app.enqueue_new(bad) if jobs == 1 else app.enqueue_many(many))
+                await (app.client.enqueue(bad) if jobs == 1 else app.enqueue_many(many))
         assert "PostgreSQL refused the job" in str(refusal.value)
         secret.assert_hidden(in_full(refusal.value))
 

@@ -45,7 +45,7 @@ async def cancel(app: App, job_id: int) -> bool:
 
 
 async def move(app: App, job_id: int) -> bool:
-    return bool(await app.move_many([job_id], queue="other", priority=None))
+    return bool(await app.client.move_many([job_id], queue="other", priority=None))
 
 
 async def scheduled(session: Session) -> int:

@@ -61,7 +61,7 @@ class TestTransactions:
     async def test_one_job_that_postgresql_refuses_is_named(self, app: App, session: Session) -> None:
         for bad in (NewJob(kind="spoilt", parent_id=2**70), NewJob(kind="spoilt", args_json="[1]")):
             with pytest.raises(InvalidJob, match="spoilt: PostgreSQL refused the job"):
-                await app.enqueue_new(bad)
+                await app.client.enqueue(bad)
         assert await states(session) == {}
 
     async def test_one_bad_job_of_many_leaves_none(self, app: App, session: Session) -> None:
@@ -369,11 +369,11 @@ class TestRefused:
             ("", {}, "a kind's name cannot be empty"),
             ("  ", {}, "a kind's name cannot be empty"),
             ("x" * 201, {}, "a kind's name has at most 200 characters"),
-            ("a\x00b", {}, "a kind's name cannot hold control characters"),
+            ("a\x00b", {}, "a kind's name cannot contain control characters"),
             ("work", {"queue": ""}, "a queue's name cannot be empty"),
-            ("work", {"queue": "gh,slack"}, 'queue "gh,slack": a queue\'s name cannot hold a comma'),
+            ("work", {"queue": "gh,slack"}, 'queue "gh,slack": a queue\'s name cannot contain a comma'),
             ("work", {"queue": "q" * 201}, "a queue's name has at most 200 characters"),
-            ("work", {"queue": "a\nb"}, "a queue's name cannot hold control characters"),
+            ("work", {"queue": "a\nb"}, "a queue's name cannot contain control characters"),
             ("work", {"priority": 0}, "work: priority is 1 \\(first\\) to 4, not 0"),
             ("work", {"priority": 5}, "work: priority is 1 \\(first\\) to 4, not 5"),
             ("work", {"priority": "high"}, "work: priority is 1 \\(first\\) to 4, not 'high'"),
@@ -386,13 +386,13 @@ class TestRefused:
             ("work", {"deadline": datetime(2100, 1, 1)}, "work: deadline has no timezone"),
             ("work", {"run_at": "tomorrow"}, "work: run_at takes a datetime, not str"),
             ("work", {"run_at": datetime(2100, 1, 1, tzinfo=UTC), "delay": "1s"}, "either run_at or delay"),
-            ("work", {"tags": "one"}, "work: tags is a list of texts, not one text"),
-            ("work", {"tags": [""]}, "work: a tag is a text of 1 to 200 characters"),
-            ("work", {"tags": ["a\x00"]}, "work: a tag is a text"),
-            ("work", {"tags": [1]}, "work: a tag is a text"),
+            ("work", {"tags": "one"}, "work: tags is a list of strings, not one string"),
+            ("work", {"tags": [""]}, "work: a tag is a string of 1 to 200 characters"),
+            ("work", {"tags": ["a\x00"]}, "work: a tag is a string"),
+            ("work", {"tags": [1]}, "work: a tag is a string"),
             ("work", {"metadata": {"x": math.nan}}, "work: metadata.x: NaN is not JSON"),
             ("work", {"metadata": {"x": "\x00"}}, "cannot be stored in PostgreSQL"),
-            ("work", {"unique": Unique(key="a\x00")}, "a unique key has 1 to 1000 characters, and no NUL"),
+            ("work", {"unique": Unique(key="a\x00")}, "a unique key has 1 to 1000 characters and no NUL"),
             ("work", {"unique": Unique(states=["asleep"])}, "'asleep' is not a state"),
             ("work", {"unique": Unique(states=[])}, "at least one state"),
         ],
@@ -436,7 +436,7 @@ class TestRefused:
 
     def test_an_unknown_option_is_named(self) -> None:
         with pytest.raises(ConfigError, match="work: there is no option 'prioritty'"):
-            App().new("work", prioritty=1)
+            App().new("work", prioritty=1)  # type: ignore[call-arg]
 
     async def test_a_mebibyte_of_arguments_is_just_right(self, app: App) -> None:
         text = "x" * (1024 * 1024 - len('{"text":""}'))

@@ -43,7 +43,7 @@ async def held_up(session: Session) -> AsyncIterator[Callable[[], Coroutine[Any,
 
 
 def begin(app: App, *jobs: NewJob) -> list["asyncio.Task[Job]"]:
-    return [asyncio.create_task(app.enqueue_new(job)) for job in jobs]
+    return [asyncio.create_task(app.client.enqueue(job)) for job in jobs]
 
 
 def numbered(app: App, *numbers: int) -> list[NewJob]:

@@ -159,7 +159,7 @@ async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(app: App,
     queue = "".join(chr(0x20000 + n * 41) for n in range(200))
     new = app.new("work", concurrency_key=wide, queue=queue)
     with pytest.raises(InvalidJob, match="PostgreSQL refused the job: index row size"):
-        await (app.enqueue_new(new) if many == 1 else app.enqueue_many([new] * many))
+        await (app.client.enqueue(new) if many == 1 else app.enqueue_many([new] * many))
     assert await states(session) == {}
 
 

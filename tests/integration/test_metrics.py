@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from awa_py import App, Context, Fail, Retry
+from awa_py import App, BatchJob, Context, Fail, Retry
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.maintenance.election import Candidate
@@ -62,7 +62,7 @@ class TestWorker:
             await asyncio.sleep(0.02 * (n == 0))
 
         @app.job(batch=10, linger="10ms")
-        async def together(jobs: list[object]) -> None: ...
+        async def together(jobs: list[BatchJob]) -> None: ...
 
         metrics = Metrics(timing=True)
         async with app, working(app, metrics=metrics):

@@ -202,7 +202,7 @@ class TestHowItEnded:
 
         async with app:
             await long.enqueue()
-            await app.enqueue_new(NewJob(kind="work", args_json='{"n": "secret"}', max_attempts=1))
+            await app.client.enqueue(NewJob(kind="work", args_json='{"n": "secret"}', max_attempts=1))
             await drain(app)
         found = {span.name: span for span in runs(spans)}
         assert attributes(found["process long"])["error.type"] == "HandlerTimeout"

@@ -401,7 +401,7 @@ class TestConnection:
             await app.rate_limit("gh")
             await close_door()
             asking = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
-            await eventually(lambda: "cannot reach the database, asking again" in caplog.text)
+            await eventually(lambda: "cannot reach the database, retrying" in caplog.text)
             await asyncio.wait({asking}, timeout=0.5)
             assert not asking.done()
             await open_door()
@@ -424,7 +424,7 @@ class TestConnection:
                 await app.rate_limit("gh")
                 await close_door()
                 asking = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
-                await eventually(lambda: "cannot reach the database, asking again" in caplog.text)
+                await eventually(lambda: "cannot reach the database, retrying" in caplog.text)
             _, waiting = await asyncio.wait({asking}, timeout=5)
             assert not waiting
             if max_wait is None:  # it stood in line

@@ -25,11 +25,11 @@ def test_a_plain_job_has_the_defaults() -> None:
     ("fields", "says"),
     [
         ({"kind": ""}, "a kind's name cannot be empty"),
-        ({"kind": None}, "kind None: a kind's name is text"),
+        ({"kind": None}, "kind None: a kind's name is a string"),
         ({"kind": "x" * 201}, f'kind "{"x" * 40}…": a kind\'s name has at most 200 characters'),
-        ({"kind": "a\tb"}, r"kind 'a\tb': a kind's name cannot hold control characters"),
-        ({"queue": "gh,slack"}, 'queue "gh,slack": a queue\'s name cannot hold a comma'),
-        ({"queue": 7}, "queue 7: a queue's name is text"),
+        ({"kind": "a\tb"}, r"kind 'a\tb': a kind's name cannot contain control characters"),
+        ({"queue": "gh,slack"}, 'queue "gh,slack": a queue\'s name cannot contain a comma'),
+        ({"queue": 7}, "queue 7: a queue's name is a string"),
         ({"priority": 0}, "work: priority is 1 (first) to 4, not 0"),
         ({"priority": True}, "work: priority is 1 (first) to 4, not True"),
         ({"priority": 2.0}, "work: priority is 1 (first) to 4, not 2.0"),
@@ -42,8 +42,8 @@ def test_a_plain_job_has_the_defaults() -> None:
         ({"run_at": NOON.replace(tzinfo=None)}, "work: run_at has no timezone"),
         ({"deadline": NOON.replace(tzinfo=None)}, "work: deadline has no timezone"),
         ({"timeout": timedelta(0)}, "work: timeout must be longer than 0"),
-        ({"tags": ["ok", ""]}, "work: a tag is a text"),
-        ({"tags": ["x" * 201]}, "a tag is a text of 1 to 200 characters, no NUL"),
+        ({"tags": ["ok", ""]}, "work: a tag is a string"),
+        ({"tags": ["x" * 201]}, "a tag is a string of 1 to 200 characters without NUL"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_it_is_about(fields: dict[str, Any], says: str) -> None:
@@ -95,7 +95,7 @@ def test_a_unique_key_is_text_of_a_sensible_length(key: str) -> None:
 
 
 def test_a_unique_key_holds_in_at_least_one_state() -> None:
-    with pytest.raises(InvalidJob, match="holds in at least one state"):
+    with pytest.raises(InvalidJob, match="needs at least one state"):
         UniqueKey(key="k", states=())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from awa_py import App, InvalidJob, NewJob
+from awa_py import App, InvalidJob, JobOptions, NewJob
 from awa_py.model.keys import KeyTemplate
 
 
@@ -40,7 +40,7 @@ def test_a_name_that_the_job_does_not_have_is_named() -> None:
 
 @pytest.mark.parametrize("value", ["", "x" * 501, "a\x00b"])
 def test_a_key_has_a_sensible_length(value: str) -> None:
-    says = "work: a concurrency key has 1 to 500 characters, and no NUL among them"
+    says = "work: a concurrency key has 1 to 500 characters and no NUL character"
     for make in (
         lambda: NewJob(kind="work", concurrency_key=value),
         lambda: App().new("work", {"x": 1}, concurrency_key=value),
@@ -54,9 +54,9 @@ def test_a_key_has_a_sensible_length(value: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"concurrency_key": 7}, "work: concurrency_key is a text, not int"),
-        ({"concurrency_limit": 2}, "work: concurrency_limit goes with a concurrency_key"),
-        ({"ordered": True}, "work: ordered goes with a concurrency_key"),
+        ({"concurrency_key": 7}, "work: concurrency_key is a string, not int"),
+        ({"concurrency_limit": 2}, "work: concurrency_limit needs a concurrency_key"),
+        ({"ordered": True}, "work: ordered needs a concurrency_key"),
         ({"concurrency_key": "k", "concurrency_limit": 0}, "work: concurrency_limit is 1 to 32767, not 0"),
         ({"concurrency_key": "k", "concurrency_limit": 32_768}, "work: concurrency_limit is 1 to 32767, not 32768"),
         ({"concurrency_key": "k", "concurrency_limit": True}, "work: concurrency_limit is 1 to 32767, not True"),
@@ -68,7 +68,7 @@ def test_a_key_has_a_sensible_length(value: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(options: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_is_refused_with_a_sentence(options: JobOptions, says: str) -> None:
     app = App()
     with pytest.raises(InvalidJob) as by_name:
         app.new("work", **options)

@@ -54,7 +54,7 @@ def test_a_pattern_that_cannot_be_is_refused(pattern: Any, says: str) -> None:
 
 
 def test_a_queue_that_cannot_be_is_refused() -> None:
-    with pytest.raises(InvalidJob, match="cannot hold a comma"):
+    with pytest.raises(InvalidJob, match="cannot contain a comma"):
         App().route("gh_*", "a,b")
 
 
