@@ -1,29 +1,26 @@
-"""One PostgreSQL for a test session, a database for each test."""
+"""One PostgreSQL for all tests, and an empty database for each."""
 
-import asyncio
 import os
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
-from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from awa_py import App
-from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.session import Session
 from tests.chaos import jobs
+from tests.databases import Server, SharedDatabase
 
 SERVER = pytest.StashKey[EmbeddedPostgres]()
+TEMPLATE = pytest.StashKey[str]()
 # Without autovacuum: its transactions and pages would be counted with a test's own.
 SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB", "autovacuum": "off"}
-
 
 # Variables of the caller that would change what the tests see. AWA_TEST_* and AWA_PG_BIN choose what to test.
 FOREIGN = re.compile(
@@ -41,46 +38,63 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(TERMINAL)
         for name in filter(FOREIGN.match, list(os.environ)):
             del os.environ[name]
-    # Where the tests run in the background of a shell, Ctrl-C is ignored, and so it would be by all that they start.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # The background of a shell ignores Ctrl-C, nohup ignores SIGHUP, and what the tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "AWA_TEST_URL" not in os.environ and not config.option.collectonly:
         server = EmbeddedPostgres(settings=SETTINGS)
         server.start()
         config.stash[SERVER] = server
         os.environ["AWA_TEST_URL"] = server.url
+    if "AWA_TEST_TEMPLATE" not in os.environ:
+        os.environ["AWA_TEST_TEMPLATE"] = config.stash[TEMPLATE] = f"awa_template_{uuid4().hex[:12]}"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if TEMPLATE in config.stash:
+        del os.environ["AWA_TEST_TEMPLATE"]
     if SERVER in config.stash:
         config.stash[SERVER].stop()
         del os.environ["AWA_TEST_URL"]
+    elif TEMPLATE in config.stash and not config.option.collectonly:
+        name = config.stash[TEMPLATE]
+        Server(os.environ["AWA_TEST_URL"], name).drop(name)
 
 
 @pytest.fixture(scope="session")
-def server_url() -> str:
-    return os.environ["AWA_TEST_URL"]
+def server() -> Server:
+    return Server(os.environ["AWA_TEST_URL"], os.environ["AWA_TEST_TEMPLATE"])
 
 
 @pytest.fixture(scope="session")
-def template(server_url: str) -> Iterator[str]:
-    """The name of a migrated database, to be copied for each test."""
-    name = f"awa_template_{uuid4().hex[:12]}"
-    asyncio.run(_administer(server_url, f"CREATE DATABASE {name}"))
-    asyncio.run(_migrate(_with_database(server_url, name)))
-    yield name
-    asyncio.run(_administer(server_url, f"DROP DATABASE {name} WITH (FORCE)"))
+def server_url(server: Server) -> str:
+    return server.url
+
+
+@pytest.fixture(scope="session")
+def template(server: Server) -> str:
+    """The name of a migrated database that may be copied."""
+    return server.template
+
+
+@pytest.fixture(scope="session")
+def shared_database(server: Server) -> Iterator[SharedDatabase]:
+    shared = SharedDatabase(server)
+    yield shared
+    shared.close()
 
 
 @pytest.fixture
-def database_url(server_url: str, template: str) -> Iterator[str]:
-    """A migrated database of the test's own."""
-    yield from _scratch(server_url, f"TEMPLATE {template}")
+def database_url(shared_database: SharedDatabase) -> str:
+    """The address of a migrated database without jobs. The test may change it as it likes."""
+    return shared_database.empty()
 
 
 @pytest.fixture
-def fresh_database_url(server_url: str) -> Iterator[str]:
-    """An empty database of the test's own: nothing was migrated there."""
-    yield from _scratch(server_url, "")
+def fresh_database_url(server: Server) -> Iterator[str]:
+    """The address of an empty database: nothing was migrated there."""
+    with server.database() as url:
+        yield url
 
 
 @pytest.fixture
@@ -98,29 +112,6 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
 @pytest.fixture
 def session(connection: Connection, database: Database) -> Session:
     return Session(connection, database.schema)
-
-
-def _scratch(server_url: str, how: str) -> Iterator[str]:
-    name = f"awa_test_{uuid4().hex[:12]}"
-    asyncio.run(_administer(server_url, f"CREATE DATABASE {name} {how}"))
-    yield _with_database(server_url, name)
-    asyncio.run(_administer(server_url, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-def _with_database(url: str, name: str) -> str:
-    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
-
-
-async def _administer(url: str, command: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(command)
-    finally:
-        await connection.close()
-
-
-async def _migrate(url: str) -> None:
-    await migrations.migrate(Database(url, Schema()))
 
 
 @pytest.fixture

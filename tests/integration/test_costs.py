@@ -17,6 +17,7 @@ from awa_py.store.claim import PRIORITIES
 from awa_py.store.finish import complete_jobs, discard_jobs, fail_attempts, release_jobs, snooze_jobs, throttle_jobs
 from awa_py.store.heartbeat import renew_leases
 from awa_py.store.session import Session, statement
+from tests.databases import NOT_RESETTING
 from tests.support import (
     OWNER,
     QUICK,
@@ -73,7 +74,7 @@ async def door(database_url: str) -> AsyncIterator[Counted]:
 async def is_alone(session: Session) -> bool:
     """Whether all other sessions have ended; by then they have reported their statistics."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    return not await count(session.connection, f"{others} AND backend_type = 'client backend'")
+    return not await count(session.connection, f"{others} AND backend_type = 'client backend' AND {NOT_RESETTING}")
 
 
 class TestADrainedJob:
@@ -94,7 +95,7 @@ class TestADrainedJob:
         jobs, claims, flushes = rows
         assert jobs == JOBS
         # Each is one statement in a transaction of its own; a claim may find nothing.
-        assert claims <= door.wire.of("claims", "Takes the head of one queue")
+        assert claims <= door.wire.of("claims", "Claim the first jobs of a queue")
         assert flushes == door.wire.of("finishes", "running → completed")
         # Only what ends a job waits for the disk.
         assert door.wire.settings["awa claims"]["synchronous_commit"] == "off"
