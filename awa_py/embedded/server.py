@@ -1,4 +1,4 @@
-"""EmbeddedPostgres: one process's share in an embedded server."""
+"""EmbeddedPostgres: one process's use of an embedded server."""
 
 import fcntl
 import os
@@ -37,10 +37,10 @@ START_ATTEMPTS = 3
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server that runs while somebody uses it, shared by all processes that name its directory.
+    """A PostgreSQL server that runs while a process uses it, shared by all processes that use its directory.
 
-    Without a directory, it is a temporary one, and is removed at the end. A given one outlives the process.
-    `settings` are PostgreSQL's, and count for the process that happens to start the server.
+    Without `directory`, it uses a temporary one that is removed at the end. `settings` are PostgreSQL settings; they
+    apply only if this process is the one that starts the server.
 
         with EmbeddedPostgres(Path("data")) as server:
             connection = await asyncpg.connect(server.url)
@@ -54,13 +54,13 @@ class EmbeddedPostgres:
         startup_timeout: timedelta = timedelta(seconds=60),
     ) -> None:
         self._settings = checked_settings(settings or {})
-        self._wanted = directory
+        self._given_directory = directory
         self._startup_timeout_s = startup_timeout.total_seconds()
         self._home: Home | None = None
         self._access: Access | None = None
         self._users_fd: int | None = None
         self._hold_fd: int | None = None
-        self._started_by = 0
+        self._owner_pid = 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -76,14 +76,14 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Where the server listens: a URL over loopback TCP, which holds the password."""
-        access = self._known_access()
+        """The server's URL over loopback TCP, including the password."""
+        access = self._require_access()
         return f"postgresql://{SUPERUSER}:{access.password}@127.0.0.1:{access.port}/{DATABASE}"
 
     @property
     def socket_url(self) -> str | None:
-        """The same server over its unix socket; None where the directory's name cannot hold one."""
-        access, home = self._known_access(), self._known_home()
+        """The server's URL over its unix socket; None if the directory's path does not allow one."""
+        access, home = self._require_access(), self._require_home()
         if not home.has_socket():
             return None
         host = quote(str(home.data), safe="")
@@ -91,54 +91,54 @@ class EmbeddedPostgres:
 
     @property
     def directory(self) -> Path:
-        """The directory that holds the server."""
-        return self._known_home().path
+        """The server's directory."""
+        return self._require_home().path
 
     @property
     def server_pid(self) -> int:
-        """The pid of PostgreSQL's main process; 0 while it is down."""
+        """The pid of PostgreSQL's main process; 0 if it is not running."""
         return self._status().server
 
     @property
     def guardian_pid(self) -> int:
-        """The pid of the process that runs the server; 0 while there is none."""
+        """The pid of the guardian; 0 if there is none."""
         return self._status().guardian
 
     def start(self) -> None:
         """Start the server or attach to the running one, and return once it accepts connections.
 
-        If it is started already, this brings it back in case that its guardian was killed.
+        Calling it again restores a server whose guardian was killed.
         """
         try:
             if self._users_fd is None:
-                self._started_by = os.getpid()
+                self._owner_pid = os.getpid()
                 self._open_home()
-                self._join(self._known_home())
-            self._await_ready()
+                self._register_user(self._require_home())
+            self._wait_until_ready()
         except BaseException:
-            self._abandon()
+            self._clean_up_failed_start()
             raise
 
     def stop(self) -> None:
-        """Leave; the last one to leave returns once the server is shut down.
+        """Stop using the server. The last user waits until it is shut down.
 
-        Does nothing if not started, nor in a forked child: the server is its parent's.
+        Does nothing if it was not started, or in a forked child: the parent uses the server.
         """
-        if self._users_fd is None or self._started_by != os.getpid():
+        if self._users_fd is None or self._owner_pid != os.getpid():
             return
-        home, users_fd = self._known_home(), self._users_fd
+        home, users_fd = self._require_home(), self._users_fd
         try:
             self._release_hold()
-            # Refused either because others are here, or because the guardian thinks that nobody is.
+            # The exclusive lock fails if there are other users, or if the guardian holds it because it saw none.
             if try_lock(users_fd, EXCLUSIVE) or not try_lock(users_fd, SHARED):
-                self._dismiss_guardian(home)
+                self._stop_guardian(home)
         finally:
             os.close(users_fd)
             self._users_fd = self._access = None
 
     def stop_server(self, mode: ShutdownMode = "fast") -> None:
-        """Take PostgreSQL down for everybody, and keep it down until start_server(), stop() or our death."""
-        home = self._known_home()
+        """Stop PostgreSQL for all users, and keep it down until start_server(), stop() or the end of this process."""
+        home = self._require_home()
         if self._hold_fd is None:
             self._hold_fd = open_lock(home.hold_lock)
             fcntl.flock(self._hold_fd, fcntl.LOCK_EX)
@@ -154,26 +154,26 @@ class EmbeddedPostgres:
             time.sleep(POLL_S)
 
     def start_server(self) -> None:
-        """Let PostgreSQL come back after stop_server(), at the same URL, and wait until it has."""
+        """Start PostgreSQL again after stop_server(), at the same URL, and wait until it accepts connections."""
         self._release_hold()
-        self._await_ready()
+        self._wait_until_ready()
 
     def restart(self, *, down_for: float = 0, mode: ShutdownMode = "fast") -> None:
-        """Take PostgreSQL down for everybody, for that many seconds, and bring it back at the same URL."""
+        """Stop PostgreSQL for all users, wait `down_for` seconds, and start it again at the same URL."""
         self.stop_server(mode)
         time.sleep(down_for)
         self.start_server()
 
     def _open_home(self) -> None:
-        if self._wanted is not None:
-            self._home = open_home(self._wanted.expanduser().resolve())
+        if self._given_directory is not None:
+            self._home = open_home(self._given_directory.expanduser().resolve())
         else:
-            # Named before it is made: an interrupt in between must not leave it behind.
+            # Assigned before it is created: an interrupt in between must not leave it behind.
             self._home = Home(Path(tempfile.gettempdir()).resolve() / f"awa-{secrets.token_hex(6)}")
             self._home.path.mkdir(mode=0o700)
             make_home_private(self._home.path)
 
-    def _join(self, home: Home) -> None:
+    def _register_user(self, home: Home) -> None:
         try:
             users_fd = open_lock(home.users_lock)
         except OSError as error:
@@ -182,32 +182,33 @@ class EmbeddedPostgres:
         if owner != os.geteuid():
             os.close(users_fd)
             raise EmbeddedError(
-                f"{home.path} belongs to the user with uid {owner}, and ours is {os.geteuid()}: be that user"
+                f"{home.path} belongs to the user with uid {owner}, but this process has uid {os.geteuid()}:"
+                " run it as the owner"
             )
         if not wait_lock(users_fd, SHARED, self._startup_timeout_s):
             os.close(users_fd)
             raise EmbeddedError(
-                f"{home.path}: the server, last used by somebody else, did not stop"
+                f"{home.path}: the server is shutting down after its last user left, and did not stop"
                 f" within {self._startup_timeout_s:.0f} s; the end of {home.log}:\n{home.log_tail()}"
             )
         self._users_fd = users_fd
 
-    def _await_ready(self) -> None:
-        home = self._known_home()
+    def _wait_until_ready(self) -> None:
+        home = self._require_home()
         deadline = time.monotonic() + self._startup_timeout_s
         attempts = 0
         while not self._is_ready():
             lock_fd = open_lock(home.guardian_lock)
             try:
                 if try_lock(lock_fd, EXCLUSIVE):
-                    if attempts and not _may_try_again(home, lock_fd, attempts):
+                    if attempts and not _may_retry(home, lock_fd, attempts):
                         raise EmbeddedError(self._failure(home, "did not start"))
                     attempts += 1
-                    launch_guardian(home, lock_fd, settings=self._settings, temporary=self._wanted is None)
+                    launch_guardian(home, lock_fd, settings=self._settings, temporary=self._given_directory is None)
             finally:
                 os.close(lock_fd)
             if time.monotonic() > deadline:
-                raise EmbeddedError(self._failure(home, f"did not start in {self._startup_timeout_s:.0f} s"))
+                raise EmbeddedError(self._failure(home, f"did not start within {self._startup_timeout_s:.0f} s"))
             time.sleep(POLL_S)
         self._access = Access.read(home)
 
@@ -217,32 +218,32 @@ class EmbeddedPostgres:
     def _failure(self, home: Home, what: str) -> str:
         return f"{home.path}: the embedded PostgreSQL {what}; the end of {home.log}:\n{home.log_tail()}"
 
-    def _dismiss_guardian(self, home: Home) -> None:
-        """Tell the guardian that nobody is left, and wait until it has shut the server down."""
+    def _stop_guardian(self, home: Home) -> None:
+        """Tell the guardian that no user is left, and wait until it has shut the server down."""
         try:
             lock_fd = os.open(home.guardian_lock, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         try:
-            told = 0
+            signalled = 0
             deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
             while not try_lock(lock_fd, EXCLUSIVE):
                 if time.monotonic() > deadline:
-                    raise EmbeddedError(self._failure(home, f"did not stop in {SHUTDOWN_TIMEOUT_S:.0f} s"))
+                    raise EmbeddedError(self._failure(home, f"did not stop within {SHUTDOWN_TIMEOUT_S:.0f} s"))
                 alive = guardian.Status.read(lock_fd).guardian
-                if alive and alive != told:
+                if alive and alive != signalled:
                     with suppress(ProcessLookupError):
-                        os.kill(alive, guardian.DISMISS)
-                    told = alive
+                        os.kill(alive, guardian.STOP_SIGNAL)
+                    signalled = alive
                 time.sleep(POLL_S)
         finally:
             os.close(lock_fd)
 
-    def _abandon(self) -> None:
-        """Leave after a failed start; no guardian may be left to take a temporary directory away."""
+    def _clean_up_failed_start(self) -> None:
+        """Stop after a failed start. There may be no guardian left that removes a temporary directory."""
         with suppress(EmbeddedError):
             self.stop()
-        if self._home is not None and self._wanted is None:
+        if self._home is not None and self._given_directory is None:
             shutil.rmtree(self._home.path, ignore_errors=True)
 
     def _release_hold(self) -> None:
@@ -251,33 +252,33 @@ class EmbeddedPostgres:
             self._hold_fd = None
 
     def _status(self) -> guardian.Status:
-        """What the guardian says; nothing if it is dead, whatever it said last."""
+        """Return the guardian's status; an empty one if it is dead, whatever its lock file contains."""
         try:
-            lock_fd = os.open(self._known_home().guardian_lock, os.O_RDWR | os.O_CLOEXEC)
+            lock_fd = os.open(self._require_home().guardian_lock, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return guardian.Status()
         try:
-            # Not by its pid alone: a dead one that nobody reaped still has its pid.
+            # Its pid is not enough: a zombie still has one.
             if try_lock(lock_fd, SHARED):
                 return guardian.Status()
             status = guardian.Status.read(lock_fd)
         finally:
             os.close(lock_fd)
-        # Nor by the lock alone: its next holder may not have wiped the last words yet.
+        # The lock is not enough either: its next holder may not have cleared the old status yet.
         return status if guardian.is_alive(status.guardian) else guardian.Status()
 
-    def _known_home(self) -> Home:
+    def _require_home(self) -> Home:
         if self._home is None:
             raise EmbeddedError("the embedded PostgreSQL is not started: call start(), or use `with`")
         return self._home
 
-    def _known_access(self) -> Access:
+    def _require_access(self) -> Access:
         if self._access is None:
             raise EmbeddedError("the embedded PostgreSQL is not started: call start(), or use `with`")
         return self._access
 
 
-def _may_try_again(home: Home, lock_fd: int, attempts: int) -> bool:
-    """Whether a start failed for reasons that may be gone: the guardian was killed, or the port was taken."""
+def _may_retry(home: Home, lock_fd: int, attempts: int) -> bool:
+    """Return whether a start failed for a reason that may be gone: a killed guardian, or a port in use."""
     was_killed = guardian.Status.read(lock_fd).guardian != 0
     return attempts < START_ATTEMPTS and (was_killed or not is_port_free(Access.read(home).port))

@@ -1,4 +1,4 @@
-"""Ready jobs that have waited for long move up, priority by priority."""
+"""Aging: jobs that have waited too long move up by one priority."""
 
 import asyncio
 from typing import Any
@@ -40,54 +40,58 @@ async def priorities(session: Session, *jobs: int) -> list[int]:
 KEYED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "ordered": False}
 
 
-async def test_jobs_of_an_ordered_key_stay_in_their_line(session: Session) -> None:
-    """One before them may wait for its next attempt, and comes back to where it was."""
+async def test_jobs_of_an_ordered_key_keep_their_priority(session: Session) -> None:
+    """A job before them may wait for its next attempt, and returns to its place."""
     await ready(session, priority=1)
     (behind,) = await ready(session, priority=2, waited_s=61, **KEYED | {"ordered": True})
     assert await age(session) == 0
     assert await priorities(session, behind) == [2]
 
 
-@pytest.mark.parametrize("line", [{}, KEYED], ids=["without a key", "with a key"])
-class TestTheMove:
-    async def test_who_has_waited_moves_up_one(self, session: Session, line: dict[str, Any]) -> None:
+@pytest.mark.parametrize("key", [{}, KEYED], ids=["without a key", "with a key"])
+class TestMove:
+    async def test_job_that_waited_too_long_moves_up_by_one_priority(
+        self, session: Session, key: dict[str, Any]
+    ) -> None:
         await ready(session, priority=1)
-        jobs = [(await ready(session, priority=priority, waited_s=61, **line))[0] for priority in PRIORITIES]
+        jobs = [(await ready(session, priority=priority, waited_s=61, **key))[0] for priority in PRIORITIES]
         assert await age(session) == 3
         assert await priorities(session, *jobs) == [1, 1, 2, 3]
-        # It has just come there.
+        # They have just arrived at their new priority.
         assert await age(session) == 0
 
-    async def test_who_has_not_waited_for_long_stays(self, session: Session, line: dict[str, Any]) -> None:
-        await ready(session, priority=1, **line)
-        await ready(session, priority=4, waited_s=30, **line)
+    async def test_job_that_waited_a_short_time_keeps_its_priority(self, session: Session, key: dict[str, Any]) -> None:
+        await ready(session, priority=1, **key)
+        await ready(session, priority=4, waited_s=30, **key)
         assert await age(session) == 0
 
-    async def test_where_nobody_is_before_it_nothing_moves(self, session: Session, line: dict[str, Any]) -> None:
-        await ready(session, 5, priority=3, waited_s=1000, **line)
-        await ready(session, priority=4, queue="other", waited_s=1000, **line)
+    async def test_job_without_more_urgent_jobs_keeps_its_priority(self, session: Session, key: dict[str, Any]) -> None:
+        await ready(session, 5, priority=3, waited_s=1000, **key)
+        await ready(session, priority=4, queue="other", waited_s=1000, **key)
         assert await age(session) == 0
 
-    async def test_keyed_jobs_and_others_stand_before_one_another(self, session: Session, line: dict[str, Any]) -> None:
-        other = KEYED if not line else {}
+    async def test_more_urgent_jobs_count_with_and_without_keys(self, session: Session, key: dict[str, Any]) -> None:
+        other = KEYED if not key else {}
         await ready(session, priority=1, **other)
-        await ready(session, priority=2, waited_s=61, **line)
+        await ready(session, priority=2, waited_s=61, **key)
         assert await age(session) == 1
 
-    async def test_it_comes_behind_those_who_wait_there(self, session: Session, line: dict[str, Any]) -> None:
+    async def test_moved_job_is_claimed_after_the_jobs_of_its_new_priority(
+        self, session: Session, key: dict[str, Any]
+    ) -> None:
         (first,) = await ready(session, priority=1)
         (old,) = await ready(session, priority=2, waited_s=61)
         await age(session)
         (last,) = await ready(session, priority=1)
         assert [row["id"] for row in await claim(session, limit=9)] == [first, old, last]
 
-    async def test_the_queues_own_age(self, session: Session, line: dict[str, Any]) -> None:
+    async def test_queue_can_have_its_own_age(self, session: Session, key: dict[str, Any]) -> None:
         for name, setting in (("off", seconds(0)), ("short", seconds(10)), ("long", seconds(900))):
             await insert_queue(session, name, aging=setting)
             await ready(session, priority=1, queue=name)
         moved = {}
         for name in ("off", "short", "long"):
-            (moved[name],) = await ready(session, priority=3, queue=name, waited_s=100, **line)
+            (moved[name],) = await ready(session, priority=3, queue=name, waited_s=100, **key)
         assert await age(session) == 1
         assert await priorities(session, *moved.values()) == [3, 2, 3]
 
@@ -100,23 +104,23 @@ class TestTheMove:
             ({"throttled_until": ago(1)}, 1),
         ],
     )
-    async def test_a_pause_is_no_waiting_in_line(
-        self, session: Session, line: dict[str, Any], columns: dict[str, Any], moved: int
+    async def test_jobs_of_a_paused_or_throttled_queue_do_not_age(
+        self, session: Session, key: dict[str, Any], columns: dict[str, Any], moved: int
     ) -> None:
         await insert_queue(session, **columns)
         await ready(session, priority=1)
-        await ready(session, priority=2, waited_s=61, **line)
+        await ready(session, priority=2, waited_s=61, **key)
         assert await age(session) == moved
 
-    async def test_it_is_bounded(self, session: Session, line: dict[str, Any]) -> None:
+    async def test_batch_is_bounded_and_moves_the_oldest_jobs(self, session: Session, key: dict[str, Any]) -> None:
         await ready(session, priority=1)
-        jobs = await ready(session, MAX_JOBS + 10, priority=2, waited_s=61, **line)
+        jobs = await ready(session, MAX_JOBS + 10, priority=2, waited_s=61, **key)
         assert await age(session) == MAX_JOBS
-        # Those who have waited for longest.
+        # The jobs that have waited longest.
         assert await priorities(session, *jobs) == [1] * MAX_JOBS + [2] * 10
 
 
-async def test_a_row_that_somebody_holds_is_passed_over(session: Session, database: Database) -> None:
+async def test_locked_job_is_skipped(session: Session, database: Database) -> None:
     await ready(session, priority=1)
     held, free = await ready(session, 2, priority=2, waited_s=61)
     async with another_session(database) as other, other.connection.transaction():
@@ -126,7 +130,7 @@ async def test_a_row_that_somebody_holds_is_passed_over(session: Session, databa
     assert await priorities(session, held, free) == [2, 1]
 
 
-async def test_a_claim_does_not_wait_for_it(session: Session, database: Database) -> None:
+async def test_claim_does_not_wait_for_aging(session: Session, database: Database) -> None:
     (first,) = await ready(session, priority=1)
     await ready(session, 3, priority=2, waited_s=61)
     (young,) = await ready(session, priority=3)
@@ -136,8 +140,8 @@ async def test_a_claim_does_not_wait_for_it(session: Session, database: Database
             assert [row["id"] for row in await claim(session, limit=9)] == [first, young]
 
 
-async def test_a_cursor_finds_what_has_moved(session: Session) -> None:
-    """A worker begins near the last position that it has seen: whoever moves up comes above it."""
+async def test_claim_cursor_finds_a_moved_job(session: Session) -> None:
+    """A worker starts its scan near the last position that it has seen. A moved job gets a position above that."""
     (old,) = await ready(session, priority=2, waited_s=61)
     *_, last = await ready(session, 5, priority=1)
     above = max(row["pos"] for row in await claim(session, limit=4))
@@ -145,7 +149,7 @@ async def test_a_cursor_finds_what_has_moved(session: Session) -> None:
     assert [row["id"] for row in await claim(session, limit=9, after=above)] == [last, old]
 
 
-async def test_two_leaders_move_it_once(session: Session, database: Database) -> None:
+async def test_two_leaders_move_each_job_once(session: Session, database: Database) -> None:
     await ready(session, priority=1)
     jobs = await ready(session, 50, priority=4, waited_s=61)
     async with another_session(database) as other:
@@ -154,7 +158,7 @@ async def test_two_leaders_move_it_once(session: Session, database: Database) ->
     assert await priorities(session, *jobs) == [3] * 50
 
 
-async def test_many_queues_are_walked_over_in_steps(session: Session) -> None:
+async def test_queues_are_handled_in_batches(session: Session) -> None:
     for n in range(25):
         await ready(session, priority=1, queue=f"q{n:02}")
         await ready(session, priority=2, queue=f"q{n:02}", waited_s=61, **(KEYED if n % 2 else {}))
@@ -166,7 +170,7 @@ async def test_many_queues_are_walked_over_in_steps(session: Session) -> None:
     assert steps == [10, 10, 5]
 
 
-async def test_the_leader_does_it(session: Session) -> None:
+async def test_aging_is_a_task_of_the_leader(session: Session) -> None:
     (task,) = (task for task in all_tasks(Settings(aging_interval=AGE), [], Metrics()) if task.name == "aging")
     await ready(session, priority=1)
     await ready(session, priority=2, waited_s=61)
@@ -174,8 +178,8 @@ async def test_the_leader_does_it(session: Session) -> None:
     assert await run_once(task, session) == 0
 
 
-async def test_a_million_of_one_priority_are_not_rewritten(database: Database) -> None:
-    """Nor read: the pages that a look touches are few, and as many as with a hundred."""
+async def test_many_jobs_of_one_priority_are_not_rewritten(database: Database) -> None:
+    """Nor read: the number of pages read is small, and the same as with a hundred jobs."""
     spent = []
     for count in (100, 20_000):
         async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
@@ -190,7 +194,7 @@ async def test_a_million_of_one_priority_are_not_rewritten(database: Database) -
     assert max(spent) < 100
 
 
-async def test_a_long_line_of_young_ones_is_not_read(database: Database) -> None:
+async def test_many_jobs_that_waited_a_short_time_are_not_read(database: Database) -> None:
     async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
         await ready(session, priority=1)
         await ready(session, 20_000, priority=3)
@@ -200,8 +204,8 @@ async def test_a_long_line_of_young_ones_is_not_read(database: Database) -> None
             assert (await pages_read()).of("ready") < MAX_JOBS + 100
 
 
-async def test_a_stream_of_urgent_jobs_starves_nobody(app: App, session: Session) -> None:
-    """Urgent jobs always wait, since each brings the next before it ends: that of priority 4 runs in the end."""
+async def test_stream_of_urgent_jobs_does_not_starve_the_others(app: App, session: Session) -> None:
+    """An urgent job is always available, since each enqueues the next before it ends."""
     ran = 0
     over = False
 
@@ -211,7 +215,7 @@ async def test_a_stream_of_urgent_jobs_starves_nobody(app: App, session: Session
         ran += 1
         if not over:
             await urgent.enqueue()
-        await asyncio.sleep(0.02)  # long enough that hardly anything is claimed ahead
+        await asyncio.sleep(0.02)  # long enough that hardly any job is prefetched
 
     @app.job(priority=4)
     async def patient() -> str:
@@ -224,11 +228,11 @@ async def test_a_stream_of_urgent_jobs_starves_nobody(app: App, session: Session
         async with working(app, {"default": 1}):
             await eventually(lambda: ran > 60)
             assert (await app.get(job.id)).state is State.AVAILABLE
-            await eventually(lambda: grown_old(app, session, aging, job), every_s=0.2)
+            await eventually(lambda: completes_after_aging(app, session, aging, job), every_s=0.2)
             over = True
         assert (await app.get(job.id)).result == "my turn"
 
 
-async def grown_old(app: App, session: Session, aging: Task, job: awa.Job) -> bool:
+async def completes_after_aging(app: App, session: Session, aging: Task, job: awa.Job) -> bool:
     await run_once(aging, session)
     return (await app.get(job.id)).state is State.COMPLETED

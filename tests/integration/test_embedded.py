@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: it lives exactly as long as somebody uses it, and loses nothing."""
+"""The embedded PostgreSQL runs exactly as long as a process uses it, and loses no data."""
 
 import asyncio
 import importlib.util
@@ -37,7 +37,7 @@ QUICK = {"fsync": "off"}
 NOBODY = 65534
 IMPORT_PATH = os.pathsep.join([str(REPOSITORY), str(Path(asyncpg.__file__).parents[1])])
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root drops its privileges")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 USER_PROGRAM = """
 import signal
@@ -54,7 +54,7 @@ with EmbeddedPostgres(directory, settings={"fsync": "off"}) as server:
 
 
 class User:
-    """Another process that uses an embedded server until it is told to leave."""
+    """Another process that uses an embedded server until leave() is called."""
 
     def __init__(self, directory: Path | None = None, **options: Any) -> None:
         argv = [options.pop("python", sys.executable), "-c", USER_PROGRAM]
@@ -67,7 +67,7 @@ class User:
             **options,
         )
 
-    def await_server(self) -> None:
+    def wait_for_server(self) -> None:
         words = self.read_line().split()
         assert len(words) == 3, words + [self.read_line() for _ in range(30)]
         self.url, self.directory, self.guardian_pid = words[0], Path(words[1]), int(words[2])
@@ -91,7 +91,7 @@ def start_user() -> Iterator[Callable[..., User]]:
 
     def start(directory: Path | None = None, **options: Any) -> User:
         users.append(User(directory, **options))
-        users[-1].await_server()
+        users[-1].wait_for_server()
         return users[-1]
 
     yield start
@@ -101,7 +101,7 @@ def start_user() -> Iterator[Callable[..., User]]:
 
 @pytest.fixture
 def public_directory() -> Iterator[Path]:
-    """A directory that every user of the system can enter, unlike pytest's own, and with a short name."""
+    """A directory with a short path that every user can enter, unlike pytest's own."""
     directory = Path(tempfile.mkdtemp(prefix="awa-test-"))
     directory.chmod(0o755)
     yield directory
@@ -127,7 +127,7 @@ def is_up(url: str) -> bool:
 
 
 def postgres_processes(directory: Path) -> list[int]:
-    """Found independently of the module under test: by working directory, or by what remains of its name."""
+    """Find the processes by working directory, independently of the module under test."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -141,7 +141,7 @@ def postgres_processes(directory: Path) -> list[int]:
 def eventually(holds: Callable[[], bool], timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
@@ -150,12 +150,12 @@ def is_running(pid: int) -> bool:
 
 
 def kill_guardian(user: User) -> None:
-    """On a busy machine even SIGKILL takes a moment."""
+    """Kill the guardian and wait: on a busy machine even SIGKILL takes a moment."""
     os.kill(user.guardian_pid, signal.SIGKILL)
     eventually(lambda: not is_running(user.guardian_pid))
 
 
-def test_starts_answers_and_leaves_nothing_behind() -> None:
+def test_server_starts_answers_and_leaves_nothing_behind() -> None:
     with EmbeddedPostgres() as server:
         assert query(server.url, "SELECT current_database()") == "awa"
         assert server.socket_url is not None
@@ -168,7 +168,7 @@ def test_starts_answers_and_leaves_nothing_behind() -> None:
     assert not server.directory.exists()
 
 
-def test_start_and_stop_may_be_repeated(tmp_path: Path) -> None:
+def test_server_can_be_started_and_stopped_repeatedly(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "data", settings=QUICK)
     server.stop()
     for _ in range(2):
@@ -181,7 +181,7 @@ def test_start_and_stop_may_be_repeated(tmp_path: Path) -> None:
             _ = server.url
 
 
-def test_text_is_utf8_and_has_upper_case() -> None:
+def test_server_encoding_is_utf8() -> None:
     with EmbeddedPostgres(settings=QUICK) as server:
         assert query(server.url, "SHOW server_encoding") == "UTF8"
         assert query(server.url, "SELECT length('žluť')") == 4
@@ -197,7 +197,7 @@ def test_data_and_url_outlive_the_server(tmp_path: Path) -> None:
         assert query(url, "SELECT answer FROM kept") == 42
 
 
-def test_only_the_password_lets_in() -> None:
+def test_connection_needs_the_password() -> None:
     with EmbeddedPostgres(settings=QUICK) as server:
         assert server.socket_url
         for url in (server.url, server.socket_url):
@@ -208,7 +208,7 @@ def test_only_the_password_lets_in() -> None:
         assert (server.directory / "data").stat().st_mode & 0o777 == 0o700
 
 
-def test_processes_share_and_the_last_one_stops_it(tmp_path: Path, start_user: Callable[..., User]) -> None:
+def test_last_process_stops_the_shared_server(tmp_path: Path, start_user: Callable[..., User]) -> None:
     first, second = start_user(tmp_path / "data"), start_user(tmp_path / "data")
     assert first.url == second.url
     first.leave()
@@ -220,11 +220,11 @@ def test_processes_share_and_the_last_one_stops_it(tmp_path: Path, start_user: C
     assert not postgres_processes(tmp_path / "data")
 
 
-def test_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
+def test_processes_that_start_together_share_one_server(tmp_path: Path) -> None:
     users = [User(tmp_path / "data") for _ in range(4)]
     try:
         for user in users:
-            user.await_server()
+            user.wait_for_server()
         assert len({(user.url, user.guardian_pid) for user in users}) == 1
     finally:
         for user in users:
@@ -232,16 +232,16 @@ def test_processes_that_start_at_once_share_one_server(tmp_path: Path) -> None:
     eventually(lambda: not postgres_processes(tmp_path / "data"))
 
 
-def test_the_starter_may_be_killed_while_others_go_on(tmp_path: Path, start_user: Callable[..., User]) -> None:
+def test_server_survives_the_death_of_its_starter(tmp_path: Path, start_user: Callable[..., User]) -> None:
     starter, other = start_user(tmp_path / "data"), start_user(tmp_path / "data")
     starter.kill()
-    time.sleep(0.5)  # Longer than the guardian takes to look: that nothing happens has no event to wait for.
+    time.sleep(0.5)  # Longer than the guardian's poll interval: there is no event to wait for.
     assert query(other.url) == 1
     other.leave()
     assert not postgres_processes(tmp_path / "data")
 
 
-def test_killing_the_only_user_leaves_no_process_and_no_temporary_directory(
+def test_killed_last_user_leaves_no_process_and_no_directory(
     start_user: Callable[..., User],
 ) -> None:
     user = start_user()
@@ -252,7 +252,7 @@ def test_killing_the_only_user_leaves_no_process_and_no_temporary_directory(
     assert not user.directory.exists()
 
 
-def test_killing_the_guardian_takes_the_server_down_and_the_next_start_recovers(tmp_path: Path) -> None:
+def test_server_ends_with_a_killed_guardian_and_recovers(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         url = server.url
         query(url, "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -265,7 +265,7 @@ def test_killing_the_guardian_takes_the_server_down_and_the_next_start_recovers(
         assert query(url, "SELECT answer FROM kept") == 42
 
 
-def test_start_right_after_everything_was_killed(tmp_path: Path, start_user: Callable[..., User]) -> None:
+def test_server_starts_after_all_processes_were_killed(tmp_path: Path, start_user: Callable[..., User]) -> None:
     for _ in range(3):
         user = start_user(tmp_path / "data")
         query(user.url, "CREATE TABLE IF NOT EXISTS kept (answer int)")
@@ -276,30 +276,30 @@ def test_start_right_after_everything_was_killed(tmp_path: Path, start_user: Cal
         assert query(server.url, "SELECT count(*) FROM kept") == 3
 
 
-def test_a_killed_server_comes_back_by_itself(tmp_path: Path) -> None:
+def test_killed_server_is_restarted(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         pid = server.server_pid
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: server.server_pid not in (0, pid) and is_up(server.url))
 
 
-def test_stopping_while_the_server_is_on_its_way_up_does_not_hang(tmp_path: Path) -> None:
+def test_stop_during_a_restart_does_not_hang(tmp_path: Path) -> None:
     for moment_s in (0.0, 0.01, 0.02, 0.03, 0.05, 0.1):
         server = EmbeddedPostgres(tmp_path / "data", settings=QUICK)
         server.start()
         os.kill(server.server_pid, signal.SIGKILL)
-        time.sleep(moment_s)  # Each lands in another phase of the restart.
+        time.sleep(moment_s)  # Each delay hits another phase of the restart.
         began = time.monotonic()
         server.stop()
         assert time.monotonic() - began < guardian.SHUTDOWN[0][1]
         assert not postgres_processes(server.directory)
 
 
-def test_the_log_stays_small(tmp_path: Path) -> None:
+def test_server_log_is_rotated(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         log = server.directory / "server.log"
         with log.open("ab") as file:
-            file.write(b"noise\n" * (guardian.LOG_LIMIT_BYTES // 6 + 1))
+            file.write(b"noise\n" * (guardian.MAX_LOG_BYTES // 6 + 1))
         eventually(lambda: log.stat().st_size < 100_000)
         server.restart()
         assert "ready to accept connections" in log.read_text()
@@ -316,11 +316,11 @@ def test_restart_keeps_url_and_data(tmp_path: Path, mode: ShutdownMode) -> None:
         assert query(url, "SELECT answer FROM kept") == 42
 
 
-def test_a_stopped_server_stays_down_until_it_is_started(tmp_path: Path) -> None:
+def test_stopped_server_stays_down_until_started(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         server.stop_server("immediate")
         assert server.server_pid == 0
-        time.sleep(0.5)  # Longer than the guardian takes to look.
+        time.sleep(0.5)  # Longer than the guardian's poll interval.
         assert not is_up(server.url)
         server.start_server()
         assert is_up(server.url)
@@ -328,7 +328,7 @@ def test_a_stopped_server_stays_down_until_it_is_started(tmp_path: Path) -> None
     assert not postgres_processes(server.directory)
 
 
-def test_a_killed_process_cannot_keep_the_server_down(tmp_path: Path) -> None:
+def test_killed_process_cannot_keep_the_server_down(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from awa_py.embedded import EmbeddedPostgres\n"
         "server = EmbeddedPostgres(Path(sys.argv[1])); server.start(); server.stop_server(); os._exit(9)"
@@ -351,7 +351,7 @@ def test_ctrl_c_does_not_reach_the_server(tmp_path: Path, start_user: Callable[.
     assert not postgres_processes(tmp_path / "data")
 
 
-def test_the_guardian_ignores_what_a_service_manager_sends_to_everybody(tmp_path: Path) -> None:
+def test_guardian_ignores_signals_of_a_service_manager(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(server.guardian_pid, kind)
@@ -359,7 +359,7 @@ def test_the_guardian_ignores_what_a_service_manager_sends_to_everybody(tmp_path
         assert is_up(server.url)
 
 
-def test_a_forked_child_does_not_stop_its_parents_server(tmp_path: Path) -> None:
+def test_forked_child_does_not_stop_the_server(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from awa_py.embedded import EmbeddedPostgres\n"
         "with EmbeddedPostgres(Path(sys.argv[1]), settings={'fsync': 'off'}) as server:\n"
@@ -371,15 +371,15 @@ def test_a_forked_child_does_not_stop_its_parents_server(tmp_path: Path) -> None
     assert int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout) > 0
 
 
-def test_a_stale_pid_file_that_names_a_strangers_process(tmp_path: Path) -> None:
+def test_stale_pid_file_of_an_unrelated_process_is_removed(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with EmbeddedPostgres(directory, settings=QUICK):
         owner = (directory / "data").stat()
     pid_file = directory / "data" / "postmaster.pid"
     switch: dict[str, Any] = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
-    stranger = subprocess.Popen(["sleep", "600"], cwd="/", **switch)
+    unrelated = subprocess.Popen(["sleep", "600"], cwd="/", **switch)
     try:
-        pid_file.write_text(f"{stranger.pid}\n{directory}/data\n1\n1\n\n127.0.0.1\n0 0\nready   \n")
+        pid_file.write_text(f"{unrelated.pid}\n{directory}/data\n1\n1\n\n127.0.0.1\n0 0\nready   \n")
         port = cluster.Access.read(cluster.Home(directory)).port
         socket_lock = directory / "data" / f".s.PGSQL.{port}.lock"
         socket_lock.write_text(pid_file.read_text())
@@ -387,14 +387,14 @@ def test_a_stale_pid_file_that_names_a_strangers_process(tmp_path: Path) -> None
             os.chown(file, owner.st_uid, owner.st_gid)
         with EmbeddedPostgres(directory, settings=QUICK) as server:
             assert is_up(server.url)
-            assert server.server_pid != stranger.pid
-        assert stranger.poll() is None
+            assert server.server_pid != unrelated.pid
+        assert unrelated.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        unrelated.kill()
+        unrelated.wait()
 
 
-def test_a_pid_file_of_a_dead_process(tmp_path: Path) -> None:
+def test_pid_file_of_a_dead_process_is_ignored(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with EmbeddedPostgres(directory, settings=QUICK):
         owner = (directory / "data").stat()
@@ -407,7 +407,7 @@ def test_a_pid_file_of_a_dead_process(tmp_path: Path) -> None:
         assert is_up(server.url)
 
 
-def test_another_port_when_the_kept_one_is_taken(tmp_path: Path) -> None:
+def test_server_chooses_another_port_if_its_own_is_in_use(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         url = server.url
     port = int(url.rpartition(":")[2].partition("/")[0])
@@ -416,13 +416,13 @@ def test_another_port_when_the_kept_one_is_taken(tmp_path: Path) -> None:
         assert is_up(server.url)
 
 
-def test_a_directory_too_long_for_a_unix_socket(tmp_path: Path) -> None:
+def test_long_directory_has_no_socket_url(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / ("long" * 40) / "data", settings=QUICK) as server:
         assert server.socket_url is None
         assert is_up(server.url)
 
 
-def test_an_awkward_directory(public_directory: Path) -> None:
+def test_directory_may_contain_special_characters(public_directory: Path) -> None:
     with EmbeddedPostgres(public_directory / 'b\'s "ž" %', settings=QUICK) as server:
         assert is_up(server.url)
         assert server.socket_url is not None
@@ -438,12 +438,12 @@ def test_settings_reach_the_server() -> None:
         assert query(server.url, "SHOW max_connections") == "200"
 
 
-def test_settings_that_are_the_servers_own_are_refused() -> None:
+def test_reserved_setting_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="port"):
         EmbeddedPostgres(settings={"port": "5432"})
 
 
-def test_a_setting_that_cannot_work_shows_the_servers_log(tmp_path: Path) -> None:
+def test_error_of_an_invalid_setting_quotes_the_log(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "data", settings={"fsync": "off", "shared_buffers": "a lot"})
     with pytest.raises(EmbeddedError, match=r"invalid value for parameter .*shared_buffers"):
         server.start()
@@ -451,44 +451,42 @@ def test_a_setting_that_cannot_work_shows_the_servers_log(tmp_path: Path) -> Non
         assert is_up(server.url)
 
 
-def test_a_start_that_takes_too_long(tmp_path: Path) -> None:
+def test_slow_start_times_out(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         server.stop_server()
         late = EmbeddedPostgres(tmp_path / "data", startup_timeout=timedelta(seconds=0.3))
-        with pytest.raises(EmbeddedError, match="did not start in"):
+        with pytest.raises(EmbeddedError, match="did not start within"):
             late.start()
         server.start_server()
         assert is_up(server.url)
 
 
-def test_a_foreign_directory_is_refused_untouched(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_rejected_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(EmbeddedError, match="is not empty"):
         EmbeddedPostgres(tmp_path).start()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_file_instead_of_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(EmbeddedError, match="cannot be used"):
         EmbeddedPostgres(tmp_path / "file").start()
 
 
-def test_data_of_another_major_version(tmp_path: Path) -> None:
+def test_data_of_an_unavailable_version_is_an_error(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK):
         pass
     (tmp_path / "data" / "data" / "PG_VERSION").write_text("12\n")
-    with pytest.raises(EmbeddedError, match="made by PostgreSQL 12"):
+    with pytest.raises(EmbeddedError, match="created by PostgreSQL 12"):
         EmbeddedPostgres(tmp_path / "data").start()
 
 
-def test_data_of_an_older_version_keep_it_where_its_programs_are_at_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_hand = [path for path in binaries._candidates() if binaries._is_complete(path)]
-    older = [path for path in at_hand if binaries.major_version(path) != binaries.major_version(at_hand[0])]
+def test_data_keeps_its_version_if_the_programs_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = [path for path in binaries._candidates() if binaries._is_complete(path)]
+    older = [path for path in installed if binaries.major_version(path) != binaries.major_version(installed[0])]
     if not older:
-        pytest.skip("one version of PostgreSQL is all there is")
+        pytest.skip("only one version of PostgreSQL is installed")
     monkeypatch.setenv("AWA_PG_BIN", str(older[0]))
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         version = query(server.url, "SHOW server_version_num")
@@ -497,7 +495,7 @@ def test_data_of_an_older_version_keep_it_where_its_programs_are_at_hand(
         assert query(server.url, "SHOW server_version_num") == version
 
 
-def test_binaries_come_from_the_variable_then_from_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binaries_come_from_the_variable_or_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWA_PG_BIN", raising=False)
     if importlib.util.find_spec(binaries.WHEEL):
         assert binaries.WHEEL in str(find_binaries())
@@ -509,7 +507,7 @@ def test_binaries_come_from_the_variable_then_from_the_wheel(tmp_path: Path, mon
         find_binaries()
 
 
-def test_without_binaries_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_binaries_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWA_PG_BIN", raising=False)
     monkeypatch.setattr(binaries, "_wheel_directories", list)
     monkeypatch.setattr(binaries, "_installed_directories", list)
@@ -519,14 +517,14 @@ def test_without_binaries_the_message_says_what_to_install(tmp_path: Path, monke
         EmbeddedPostgres(tmp_path / "data").start()
 
 
-def test_a_failed_start_leaves_no_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_leaves_no_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(EmbeddedError):
         EmbeddedPostgres(settings={"fsync": "perhaps"}).start()
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_creation_starts_over(tmp_path: Path) -> None:
+def test_interrupted_creation_is_repeated(tmp_path: Path) -> None:
     home = cluster.open_home(tmp_path / "data")
     home.users_lock.touch()
     (home.path / "data.new-interrupted").mkdir()
@@ -537,7 +535,7 @@ def test_an_interrupted_creation_starts_over(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_root_lends_the_server_to_an_unprivileged_user() -> None:
+def test_server_of_root_runs_as_an_unprivileged_user() -> None:
     with EmbeddedPostgres(settings=QUICK) as server:
         assert psutil.Process(server.server_pid).uids().real != 0
         assert psutil.Process(server.server_pid).gids().real != 0
@@ -545,7 +543,7 @@ def test_root_lends_the_server_to_an_unprivileged_user() -> None:
 
 
 @needs_root
-def test_root_may_use_a_directory_that_only_root_can_enter(public_directory: Path) -> None:
+def test_root_can_use_a_directory_that_only_root_can_enter(public_directory: Path) -> None:
     closed = public_directory / "closed"
     closed.mkdir(mode=0o700)
     with EmbeddedPostgres(closed / "data", settings=QUICK) as server:
@@ -558,7 +556,7 @@ def test_root_may_use_a_directory_that_only_root_can_enter(public_directory: Pat
 
 
 @needs_root
-def test_binaries_that_the_unprivileged_user_cannot_read_are_copied_once(
+def test_unreadable_binaries_are_copied_once(
     tmp_path: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if binaries.WHEEL not in str(find_binaries()):
@@ -585,8 +583,8 @@ def test_binaries_that_the_unprivileged_user_cannot_read_are_copied_once(
 
 
 @needs_root
-def test_an_ordinary_user(public_directory: Path, start_user: Callable[..., User]) -> None:
-    python = _python_that_anybody_can_run()
+def test_unprivileged_user_can_run_the_server(public_directory: Path, start_user: Callable[..., User]) -> None:
+    python = _python_for_any_user()
     os.chown(public_directory, NOBODY, NOBODY)
     environment = {"AWA_PG_BIN": str(find_binaries()), "PYTHONPATH": IMPORT_PATH, "PATH": os.environ["PATH"]}
     ordinary = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/", "env": environment}
@@ -602,7 +600,7 @@ def test_an_ordinary_user(public_directory: Path, start_user: Callable[..., User
     assert not postgres_processes(public_directory / "data")
 
 
-def _python_that_anybody_can_run() -> str:
+def _python_for_any_user() -> str:
     check = "import awa_py.embedded, sys; sys.exit(sys.version_info < (3, 11))"
     for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         try:
@@ -620,4 +618,4 @@ def _python_that_anybody_can_run() -> str:
             continue
         if answer.returncode == 0:
             return python
-    pytest.skip("no Python here that user nobody can run")
+    pytest.skip("there is no Python that user nobody can run")

@@ -1,4 +1,4 @@
-"""Through a real PgBouncer: what needs no session works, what needs one goes past it, and a mistake is told at once."""
+"""awa with a real PgBouncer: sessionless work goes through it, sessions go past it, and a wrong URL is an error."""
 
 import asyncio
 from collections.abc import Iterator
@@ -38,19 +38,19 @@ def app(database_url: str, pooled: PgBouncer) -> App:
     return App(pooled.url, direct_url=database_url, settings=QUICK)
 
 
-# The probe.
+# Detection of a pooler.
 
 
-async def test_no_pooler_is_no_pooler(database_url: str) -> None:
+async def test_direct_connection_is_detected(database_url: str) -> None:
     assert await detect_pooler(database_url) is PoolerMode.NONE
 
 
 @pytest.mark.parametrize("size", [1, 2, 20])
-@pytest.mark.parametrize("in_turn", ["0", "1"])
-async def test_a_transaction_pooler_is_told_by_what_it_does(database_url: str, size: int, in_turn: str) -> None:
-    with pgbouncer(database_url, size=size, server_round_robin=in_turn) as pooled:
+@pytest.mark.parametrize("round_robin", ["0", "1"])
+async def test_pooler_in_transaction_mode_is_detected(database_url: str, size: int, round_robin: str) -> None:
+    with pgbouncer(database_url, size=size, server_round_robin=round_robin) as pooled:
         assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
-        async with asyncio.TaskGroup() as tasks:  # and while others are at work there too
+        async with asyncio.TaskGroup() as tasks:  # and while other clients use it
             busy = [tasks.create_task(_keep_busy(pooled.url)) for _ in range(size)]
             for _ in range(3):
                 assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
@@ -58,7 +58,7 @@ async def test_a_transaction_pooler_is_told_by_what_it_does(database_url: str, s
                 task.cancel()
 
 
-async def test_a_session_pooler_is_told_from_it(database_url: str) -> None:
+async def test_pooler_in_session_mode_is_detected(database_url: str) -> None:
     with pgbouncer(database_url, mode="session", size=5) as pooled:
         assert await detect_pooler(pooled.url) is PoolerMode.SESSION
 
@@ -72,34 +72,34 @@ async def _keep_busy(url: str) -> None:
         connection.terminate()
 
 
-# The mistake.
+# A session through a pooler in transaction mode.
 
 
-@pytest.mark.parametrize("more", [{}, IGNORING], ids=["refused", "swallowed"])
-async def test_a_session_through_a_transaction_pooler_is_refused_with_a_sentence(
-    database_url: str, more: dict[str, Any]
+@pytest.mark.parametrize("settings", [{}, IGNORING], ids=["refused", "ignored"])
+async def test_session_through_a_pooler_in_transaction_mode_is_refused(
+    database_url: str, settings: dict[str, Any]
 ) -> None:
-    with pgbouncer(database_url, **more) as pooled:
-        for app, says in (
+    with pgbouncer(database_url, **settings) as pooled:
+        for app, message in (
             (App(pooled.url), "the database's URL leads through a pooler in transaction mode.*: set AWA_DIRECT_URL"),
             (App(database_url, direct_url=pooled.url), "AWA_DIRECT_URL leads through a pooler.* PostgreSQL itself"),
         ):
-            with pytest.raises(SessionNotKept, match=says):
+            with pytest.raises(SessionNotKept, match=message):
                 await asyncio.wait_for(app.work(until_idle=True), PATIENCE_S)
-            with pytest.raises(SessionNotKept, match=says):
+            with pytest.raises(SessionNotKept, match=message):
                 await asyncio.wait_for(app.candidate().run(), PATIENCE_S)
     async with another_session(Database(database_url, Schema())) as session:
-        assert await election.get_leader(session) is None  # it never was
+        assert await election.get_leader(session) is None  # the candidate has never led
         assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 0
 
 
-async def test_two_urls_of_different_databases_are_refused(pooled: PgBouncer, fresh_database_url: str) -> None:
+async def test_urls_of_different_databases_are_refused(pooled: PgBouncer, fresh_database_url: str) -> None:
     await migrations.migrate(Database(fresh_database_url, Schema()))
     with pytest.raises(ConfigError, match="AWA_DIRECT_URL leads to another database than AWA_DATABASE_URL"):
         await App(pooled.url, direct_url=fresh_database_url).work(until_idle=True)
 
 
-async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str) -> None:
+async def test_refused_session_leaves_no_settings_behind(database_url: str) -> None:
     with pgbouncer(database_url, size=1) as pooled:
         with pytest.raises(SessionNotKept):
             await Database(pooled.url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
@@ -107,11 +107,11 @@ async def test_nothing_of_it_stays_in_sessions_that_others_get(database_url: str
             assert await connection.fetchval("SHOW enable_seqscan") == "on"
 
 
-async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
+async def test_worker_and_leader_work_through_a_pooler_in_session_mode(database_url: str) -> None:
     with pgbouncer(database_url, mode="session", size=40) as pooled:
         connection = await Database(pooled.url, Schema()).connect("test", STABLE_PLAN_SETTINGS)
         assert await connection.fetchval("SHOW enable_seqscan") == "off"
-        assert await connection.fetchval("SHOW tcp_keepalives_idle") in ("5", "0")  # 0: a socket of the same machine
+        assert await connection.fetchval("SHOW tcp_keepalives_idle") in ("5", "0")  # 0: a Unix socket
         await connection.close()
         app = App(pooled.url, settings=QUICK)
         _declare(app)
@@ -120,11 +120,11 @@ async def test_a_pooler_in_session_mode_will_do(database_url: str) -> None:
             assert await app.result(job.id, timeout="30s") == 3
 
 
-# What works.
+# Work through the pooler.
 
 
-async def test_everything_that_a_client_does_works_through_it(pooled: PgBouncer) -> None:
-    """Nothing but the pooler's URL, as a producer has it: awa finds out by itself."""
+async def test_every_client_operation_works_through_the_pooler(pooled: PgBouncer) -> None:
+    """With the pooler's URL alone: awa detects the pooler."""
     app = App(pooled.url, settings=QUICK)
     async with app:
         first = await app.enqueue("work", {"n": 1})
@@ -150,9 +150,7 @@ async def test_everything_that_a_client_does_works_through_it(pooled: PgBouncer)
         assert await app.delete(held.id)
 
 
-async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statements(
-    pooled: PgBouncer, session: Session
-) -> None:
+async def test_clients_that_share_sessions_do_not_mix_up_their_statements(pooled: PgBouncer, session: Session) -> None:
     apps = [App(pooled.url) for _ in range(12)]
 
     async def produce(app: App, number: int) -> None:
@@ -160,7 +158,7 @@ async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statement
             for n in range(15):
                 job = await app.enqueue("work", {"app": number, "n": n})
                 assert (await app.get(job.id)).args == {"app": number, "n": n}
-                async with app.pool.acquire() as own:  # statements of other shapes, with values of the same types
+                async with app.pool.acquire() as own:  # other statements, with values of the same types
                     assert await own.fetchval("SELECT $1::int + $2::int", number, n) == number + n
                     assert await own.fetchval("SELECT $1::int * $2::int", number, n) == number * n
 
@@ -169,7 +167,7 @@ async def test_many_clients_share_few_sessions_and_do_not_mix_up_their_statement
     assert await _sessions(session.connection) <= 3
 
 
-async def test_what_others_left_in_a_session_is_left_alone(database_url: str) -> None:
+async def test_settings_of_other_clients_are_not_reset(database_url: str) -> None:
     with pgbouncer(database_url, size=1) as pooled:
         careless = await asyncpg.connect(pooled.url, statement_cache_size=0)
         await careless.execute("SET work_mem = '5MB'")
@@ -179,14 +177,16 @@ async def test_what_others_left_in_a_session_is_left_alone(database_url: str) ->
         await careless.close()
 
 
-async def test_migrations_go_through_it_too(fresh_database_url: str) -> None:
+async def test_migrations_work_through_the_pooler(fresh_database_url: str) -> None:
     with pgbouncer(fresh_database_url, size=2) as pooled:
         database = Database(pooled.url, Schema())
         await asyncio.gather(*(migrations.migrate(database) for _ in range(4)))
         assert all(step.applied_at for step in await migrations.status(database))
 
 
-async def test_a_worker_with_a_direct_url_drains_what_comes_through_the_pooler(app: App, session: Session) -> None:
+async def test_worker_with_a_direct_url_runs_jobs_that_were_enqueued_through_the_pooler(
+    app: App, session: Session
+) -> None:
     _declare(app)
 
     @app.job
@@ -206,7 +206,7 @@ async def test_a_worker_with_a_direct_url_drains_what_comes_through_the_pooler(a
         assert {"awa leader", "awa listener", "awa claims"} <= {row["application_name"] for row in names}
 
 
-async def test_pgbouncer_is_killed_under_load_and_everything_goes_on(
+async def test_no_job_is_lost_when_pgbouncer_is_killed_under_load(
     app: App, pooled: PgBouncer, session: Session
 ) -> None:
     _declare(app)
@@ -233,7 +233,7 @@ async def test_pgbouncer_is_killed_under_load_and_everything_goes_on(
         stop.set()
         await asyncio.gather(*producers)
         await eventually(lambda: _completed(session, len(acknowledged)), timeout_s=60)
-        assert await election.get_leader(session) == leader  # who goes past it has noticed nothing
+        assert await election.get_leader(session) == leader  # sessions that go past the pooler are not affected
     done = await session.connection.fetchval("SELECT count(*) FROM awa.completed WHERE id = ANY ($1)", acknowledged)
     assert done == len(acknowledged) == len(set(acknowledged))
 

@@ -1,16 +1,142 @@
-"""Promotion with an old snapshot: promoted jobs are not scanned again and again."""
+"""Promotion: due jobs become available, and promoted jobs are not scanned again and again."""
+
+import asyncio
+import time
 
 import pytest
 
+from awa_py import NewJob, State
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance.promote import BATCH, Promotion
 from awa_py.maintenance.task import Task, run_once
-from awa_py.store.maintenance import promote_jobs_since
+from awa_py.store.finish import complete_jobs
+from awa_py.store.maintenance import promote_jobs, promote_jobs_since
 from awa_py.store.session import Session
 from tests.pages import count_pages, snapshot_held
-from tests.support import ago, another_session, count, insert, seconds, states
+from tests.support import (
+    OWNER,
+    FromNow,
+    ago,
+    another_session,
+    claim,
+    count,
+    insert,
+    listen,
+    look,
+    put,
+    put_one,
+    seconds,
+    states,
+)
+from tests.tasks import leader_task
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.integration  # A13
+
+
+async def test_due_jobs_become_available_in_order_of_run_at(session: Session) -> None:
+    (late,) = await insert(session, "scheduled", state="scheduled", run_at=ago(1))
+    (early,) = await insert(session, "scheduled", state="retryable", run_at=ago(9), attempt=2, lease=2)
+    (future,) = await insert(session, "scheduled", state="scheduled", run_at=FromNow(60))
+    assert (await promote_jobs(session, limit=10))[0] == 2
+    rows = await claim(session, limit=5)
+    assert [row["id"] for row in rows] == [early, late]
+    assert (rows[0]["attempt"], rows[0]["lease"]) == (3, 3)
+    assert (await look(session, future)).state is State.SCHEDULED
+
+
+async def test_batch_is_bounded_and_promotes_the_earliest_jobs(session: Session) -> None:
+    for age in (3, 9, 6):
+        await insert(session, "scheduled", state="scheduled", run_at=ago(age), args=f'{{"age": {age}}}')
+    assert (await promote_jobs(session, limit=2))[0] == 2
+    rows = await claim(session, limit=5)
+    assert [row["args"] for row in rows] == ['{"age": 9}', '{"age": 6}']
+
+
+async def test_promotion_returns_the_time_until_the_next_due_job(session: Session) -> None:  # P4
+    assert await promote_jobs(session, limit=10) == (0, None)
+    await put_one(session, delay=seconds(7))
+    promoted, next_s = await promote_jobs(session, limit=10)
+    assert promoted == 0
+    assert next_s is not None
+    assert 5 < next_s <= 7
+
+
+async def test_waiting_jobs_are_not_promoted(session: Session) -> None:
+    await insert(session, "scheduled", state="waiting", run_at=ago(60))
+    assert await promote_jobs(session, limit=10) == (0, None)
+
+
+async def test_promotion_notifies_workers_once_per_queue(session: Session) -> None:
+    heard = await listen(session, "a", "b")
+    for queue in ("a", "a", "b", "nobody-waits-here"):
+        await insert(session, "scheduled", state="scheduled", run_at=ago(1), queue=queue)
+    await promote_jobs(session, limit=10)
+    await session.connection.execute("SELECT 1")
+    assert sorted(heard) == ["ready:a", "ready:b"]
+
+
+async def test_100_000_due_jobs_are_promoted_in_batches_while_claims_go_on(
+    session: Session, database: Database
+) -> None:
+    total = 100_000
+    await insert(session, "scheduled", total, state="scheduled", run_at=ago(60))
+    promoting = asyncio.Event()
+    taken: list[int] = []
+    times_s: list[float] = []
+    taken_meanwhile = 0
+
+    async def drain(own: Session) -> None:
+        nonlocal taken_meanwhile
+        while len(taken) < total:
+            began = time.monotonic()
+            rows = await claim(own, limit=500)
+            times_s.append(time.monotonic() - began)
+            taken.extend(row["id"] for row in rows)
+            taken_meanwhile += 0 if promoting.is_set() else len(rows)
+            if not rows:
+                await asyncio.sleep(0.01)
+
+    async with (
+        another_session(database, **STABLE_PLAN_SETTINGS) as leader,
+        another_session(database, **STABLE_PLAN_SETTINGS) as own,
+    ):
+        draining = asyncio.create_task(drain(own))
+        batches = 0
+        promotion = Promotion()
+        while (batch := await promotion.run(leader)).has_more:
+            batches += 1
+            assert batch.rows_changed == 1000
+        promoting.set()
+        async with asyncio.timeout(60):
+            await draining
+    assert batches == 100
+    assert taken_meanwhile > 0
+    assert len(taken) == len(set(taken)) == total
+    p50, p99 = (sorted(times_s)[int(len(times_s) * share)] * 1000 for share in (0.5, 0.99))
+    print(f"{len(times_s)} claims of up to 500: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+    assert p99 < 5000
+
+
+async def test_two_leaders_promote_each_job_once(session: Session, database: Database) -> None:
+    await insert(session, "scheduled", 5000, state="scheduled", run_at=ago(1))
+    async with another_session(database) as other:
+        done = await asyncio.gather(run_once(leader_task("promote"), session), run_once(leader_task("promote"), other))
+    assert sum(done) == 5000
+    assert await states(session) == {"available": 5000}
+
+
+async def test_arguments_are_unchanged_after_moving_through_every_table(session: Session) -> None:
+    (job_id,) = await put(
+        session, NewJob(kind="work", args_json='{"deep": {"a": [1, 2.5, null, "ü"]}}', delay=seconds(1))
+    )
+    await session.connection.execute("UPDATE awa.scheduled SET run_at = now()")
+    await promote_jobs(session, limit=1)
+    (row,) = await claim(session)
+    await complete_jobs(session, OWNER, [job_id], [row["lease"]], ["{}"], keep=True)
+    assert (await look(session, job_id)).args == {"deep": {"a": [1, 2.5, None, "ü"]}}
+
+
+# With an old snapshot.
 
 
 async def insert_due(session: Session, number: int, *, for_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What ended in each minute, rolled up by the leader."""
+"""The roll-up: per-minute counts and percentiles of the jobs that ended."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -10,15 +10,14 @@ from awa_py import Settings
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rollup
 from awa_py.maintenance.rollup import MAX_CATCH_UP, MINUTE, REPEATED_MINUTES, RollUp
-from awa_py.maintenance.task import Task, TaskResult, run_once
-from awa_py.maintenance.tasks import all_tasks
+from awa_py.maintenance.task import TaskResult, run_once
 from awa_py.observability.latency_histogram import merge, percentile
-from awa_py.observability.metrics import Metrics
 from awa_py.store import metric_buckets
 from awa_py.store.metric_buckets import Bucket
 from awa_py.store.session import Session
 from tests.pages import count_pages
 from tests.support import OWNER, another_session, count, insert, seconds
+from tests.tasks import leader_task
 
 pytestmark = pytest.mark.integration
 
@@ -26,13 +25,8 @@ RETENTION = timedelta(days=30)
 BUCKETS = "SELECT count(*) FROM awa.metric_buckets"
 
 
-def task(name: str, settings: Settings | None = None) -> Task:
-    (found,) = (task for task in all_tasks(settings or Settings(), [], Metrics()) if task.name == name)
-    return found
-
-
 async def this_minute(session: Session) -> datetime:
-    """By the database's clock, and not so late in it that the next one begins meanwhile."""
+    """Return the current minute of the database's clock. Wait if it ends too soon."""
     while (now := await session.now()).second > 50:
         await asyncio.sleep(1)
     return now.replace(second=0, microsecond=0)
@@ -41,7 +35,7 @@ async def this_minute(session: Session) -> datetime:
 async def ended(
     session: Session, at: datetime, rows: int = 1, *, wait_s: float = 1.0, run_s: float = 0.1, **columns: Any
 ) -> None:
-    """Jobs that ended then."""
+    """Insert jobs that ended at this time."""
     table = "completed" if "state" not in columns else "dead"
     began = at - seconds(run_s)
     given = {"worker_id": OWNER, "lease": 1, "attempt": 1, "run_at": began - seconds(wait_s), "attempted_at": began}
@@ -55,11 +49,11 @@ async def rolled(session: Session) -> list[Bucket]:
 
 
 async def roll_up(session: Session) -> int:
-    return await run_once(task("rollup"), session)
+    return await run_once(leader_task("rollup"), session)
 
 
 class TestBuckets:  # F16
-    async def test_a_minute_has_its_counts_and_percentiles_by_queue_and_kind(self, session: Session) -> None:
+    async def test_minute_has_counts_and_percentiles_by_queue_and_kind(self, session: Session) -> None:
         minute = await this_minute(session) - MINUTE
         await ended(session, minute + seconds(5), 90, queue="a", kind="short", wait_s=0.01, run_s=0.2)
         await ended(session, minute + seconds(9), 10, queue="a", kind="short", wait_s=5, run_s=30, attempt=3)
@@ -76,7 +70,7 @@ class TestBuckets:  # F16
             assert getattr(short, name) == pytest.approx(value, rel=0.06), name
             assert getattr(unrun, name) is None
 
-    async def test_a_minute_begins_on_the_minute(self, session: Session) -> None:
+    async def test_minute_starts_at_second_zero(self, session: Session) -> None:
         minute = await this_minute(session) - MINUTE
         for at in (minute - seconds(0.001), minute, minute + seconds(59.999)):
             await ended(session, at)
@@ -86,7 +80,7 @@ class TestBuckets:  # F16
             (minute, 2),
         ]
 
-    async def test_it_is_the_same_however_often_it_is_rolled(self, session: Session) -> None:
+    async def test_repeated_roll_up_changes_nothing(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in range(REPEATED_MINUTES):
             await ended(session, minute - n * MINUTE, 5 + n)
@@ -96,19 +90,19 @@ class TestBuckets:  # F16
             assert await roll_up(session) == 0
         assert await rolled(session) == first
 
-    async def test_the_last_three_are_rolled_again_and_no_others(self, session: Session) -> None:
+    async def test_last_three_minutes_are_rolled_up_again(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in range(5):
             await ended(session, minute - n * MINUTE)
         task = RollUp(RETENTION)
         while (await task.run(session)).has_more:
             pass
-        for n in range(5):  # these were committed late
+        for n in range(5):  # these commit late
             await ended(session, minute - n * MINUTE)
         assert await task.run(session) == TaskResult(REPEATED_MINUTES)
         assert [bucket.completed for bucket in await rolled(session)] == [1, 1, 2, 2, 2]
 
-    async def test_what_has_been_deleted_meanwhile_is_not_taken_back(self, session: Session) -> None:
+    async def test_deleted_jobs_still_count(self, session: Session) -> None:
         minute = await this_minute(session)
         await ended(session, minute, 5)
         await ended(session, minute, 5, kind="other")
@@ -118,7 +112,7 @@ class TestBuckets:  # F16
         assert await roll_up(session) == 0
         assert [bucket.completed for bucket in await rolled(session)] == [5, 5]
 
-    async def test_what_was_retried_and_ended_again_in_the_same_minute_counts_as_both(self, session: Session) -> None:
+    async def test_job_that_ends_twice_in_a_minute_counts_twice(self, session: Session) -> None:
         minute = await this_minute(session)
         await ended(session, minute, 3, state="failed", run_s=5.0)
         await roll_up(session)
@@ -127,15 +121,15 @@ class TestBuckets:  # F16
         await roll_up(session)
         (bucket,) = await rolled(session)
         assert (bucket.completed, bucket.failed) == (2, 3)
-        assert (bucket.run_p50 or 0) > 4  # of the three
+        assert (bucket.run_p50 or 0) > 4  # percentile of the three failed jobs
         await ended(session, minute, 8, run_s=0.1)
         await roll_up(session)
         (bucket,) = await rolled(session)
         assert (bucket.completed, bucket.failed) == (10, 3)
-        assert (bucket.run_p50 or 9) < 1  # of the ten
+        assert (bucket.run_p50 or 9) < 1  # percentile of the ten completed jobs
         assert await roll_up(session) == 0
 
-    async def test_two_leaders_at_once_count_nothing_twice(self, session: Session, database: Database) -> None:
+    async def test_two_leaders_count_each_job_once(self, session: Session, database: Database) -> None:
         minute = await this_minute(session)
         await ended(session, minute, 1000)
         async with another_session(database) as other:
@@ -144,34 +138,34 @@ class TestBuckets:  # F16
         assert [bucket.completed for bucket in await rolled(session)] == [1000]
 
 
-class TestPause:  # F16
-    async def test_after_a_pause_the_missed_minutes_are_made_up_for(self, session: Session) -> None:
+class TestCatchUp:  # F16
+    async def test_new_leader_rolls_up_the_missed_minutes(self, session: Session) -> None:
         minute = await this_minute(session)
         await ended(session, minute - 40 * MINUTE)
-        await metric_buckets.roll_up_minutes(session, minute - 40 * MINUTE, minute - 39 * MINUTE)  # then nobody led
+        await metric_buckets.roll_up_minutes(
+            session, minute - 40 * MINUTE, minute - 39 * MINUTE
+        )  # no leader since then
         for n in range(40):
             await ended(session, minute - n * MINUTE)
         assert await roll_up(session) == 40
         assert [bucket.at for bucket in await rolled(session)] == [minute - n * MINUTE for n in range(40, -1, -1)]
 
-    async def test_an_hour_is_made_up_for_and_not_more(self, session: Session) -> None:
+    async def test_new_leader_rolls_up_at_most_an_hour(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in (0, 59, 60, 61, 62, 300):
             await ended(session, minute - n * MINUTE)
         assert await roll_up(session) == 3
         assert minute - (await rolled(session))[0].at == MAX_CATCH_UP
 
-    async def test_it_begins_with_few_minutes_and_takes_more_where_that_is_quick(self, session: Session) -> None:
+    async def test_fast_batches_grow(self, session: Session) -> None:
         task = RollUp(RETENTION)
         batches = 1
         while (await task.run(session)).has_more:
             batches += 1
         assert batches < 15
-        assert (await task.run(session)).has_more is False  # from now on, the last three at once
+        assert (await task.run(session)).has_more is False  # from now on, the last three minutes in one batch
 
-    async def test_what_takes_too_long_is_cut_into_minutes(
-        self, session: Session, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_slow_batches_shrink_to_one_minute(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rollup, "SLOW_BATCH_S", 0.0)
         minute = await this_minute(session)
         for n in range(10):
@@ -185,24 +179,24 @@ class TestPause:  # F16
 
 
 class TestRetention:
-    async def test_thirty_days_are_kept(self, session: Session) -> None:  # F16
+    async def test_roll_ups_past_the_retention_are_deleted(self, session: Session) -> None:  # F16
         for days in (0, 29, 31, 40):
             await session.connection.execute(
                 "INSERT INTO awa.metric_buckets (at, queue, kind, completed, failed, cancelled, retried) "
                 "VALUES (date_trunc('minute', now()) - $1::interval, 'q', 'k', 1, 0, 0, 0)",
                 timedelta(days=days),
             )
-        assert await run_once(task("cleanup"), session) == 2
+        assert await run_once(leader_task("cleanup"), session) == 2
         assert await count(session.connection, BUCKETS) == 2
 
-    async def test_with_a_retention_of_nothing_nothing_is_rolled_up(self, session: Session) -> None:
+    async def test_retention_of_zero_disables_the_roll_up(self, session: Session) -> None:
         await ended(session, await this_minute(session))
-        assert await run_once(task("rollup", Settings(rollup_retention=seconds(0))), session) == 0
+        assert await run_once(leader_task("rollup", Settings(rollup_retention=seconds(0))), session) == 0
         assert await count(session.connection, BUCKETS) == 0
 
 
 class TestSums:
-    async def test_what_is_read_is_the_whole_of_many_minutes(self, session: Session) -> None:
+    async def test_sums_and_percentiles_cover_many_minutes(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in range(20):
             await ended(session, minute - n * MINUTE, 9, queue="a", kind="x", wait_s=0.01)
@@ -214,7 +208,7 @@ class TestSums:
         x, y = await metric_buckets.sum_buckets(session, first, queue=None, kind=None, slot_minutes=5)
         assert (x.queue, x.kind, x.completed, x.failed, x.retried) == ("a", "x", 200, 0, 20)
         assert (y.completed, y.failed) == (0, 4)
-        # 180 short ones and 20 long ones: percentiles of minutes would say nothing about that.
+        # 180 short waits and 20 long ones: an average of the minutes' percentiles would hide that.
         assert percentile(x.waits, 0.5) == pytest.approx(0.01, rel=0.06)
         assert percentile(x.waits, 0.89) == pytest.approx(0.01, rel=0.06)
         assert percentile(x.waits, 0.91) == pytest.approx(100, rel=0.06)
@@ -231,7 +225,7 @@ class TestSums:
             ({"queue": "c"}, []),
         ],
     )
-    async def test_only_of_a_queue_or_a_kind(
+    async def test_sums_can_be_restricted_to_a_queue_or_a_kind(
         self, session: Session, chosen: dict[str, str], found: list[tuple[str, str]]
     ) -> None:
         minute = await this_minute(session)
@@ -245,7 +239,7 @@ class TestSums:
 
 
 @pytest.mark.parametrize("length_s", [0.0, 0.0005, 0.001, 0.00101, 0.0123, 1, 59.3, 86_400, 10**6, 10**9])
-async def test_the_database_and_python_mean_the_same_cells(session: Session, length_s: float) -> None:
+async def test_database_and_python_use_the_same_latency_buckets(session: Session, length_s: float) -> None:
     cell = await session.connection.fetchval("SELECT awa.latency_bucket($1)", seconds(length_s))
     middle = await session.connection.fetchval("SELECT awa.latency_bucket_seconds($1)", cell)
     assert percentile({cell: 1}, 0.5) == pytest.approx(middle)
@@ -253,13 +247,13 @@ async def test_the_database_and_python_mean_the_same_cells(session: Session, len
         assert middle == pytest.approx(length_s, rel=0.06)
 
 
-async def test_an_attempt_that_never_was_has_no_length(session: Session) -> None:
+async def test_missing_duration_has_no_latency_bucket(session: Session) -> None:
     for nothing in ("awa.latency_bucket(NULL)", "awa.latency_bucket_seconds(NULL)"):
         assert await session.connection.fetchval(f"SELECT {nothing}") is None
 
 
-async def test_three_minutes_of_a_long_day_are_found_without_reading_the_day(database: Database) -> None:
-    """With what the leader's session has switched off, too. Vacuum has been there, as it is after so many rows."""
+async def test_roll_up_of_three_minutes_does_not_read_the_whole_day(database: Database) -> None:
+    """With the leader's plan settings. VACUUM has run, as autovacuum does after so many rows."""
     async with another_session(database, **STABLE_PLAN_SETTINGS) as leader:
         minute = await this_minute(leader)
         await leader.connection.execute(

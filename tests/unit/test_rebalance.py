@@ -1,4 +1,4 @@
-"""How the leader splits a queue's max_workers."""
+"""The split of max_workers into shares."""
 
 import itertools
 
@@ -22,16 +22,16 @@ from awa_py.maintenance.rebalance import split
         (10, [0, 100], [0, 10]),
     ],
 )
-def test_equal_parts_the_remainder_to_the_first_and_none_more_than_it_can_use(  # F6
+def test_shares_are_equal_within_the_capacities(  # F6
     total: int, capacities: list[int], parts: list[int]
 ) -> None:
     assert split(total, capacities) == parts
 
 
-def test_it_always_gives_all_that_can_be_used_and_never_more() -> None:  # F6
+def test_shares_use_the_whole_total_and_never_exceed_it() -> None:  # F6
     for total, *capacities in itertools.product(range(1, 12), range(5), range(5), range(8)):
         parts = split(total, capacities)
         assert sum(parts) == min(total, sum(capacities))
         assert all(0 <= part <= capacity for part, capacity in zip(parts, capacities, strict=True))
-        # Nobody has less than another, unless it has all that it can use, or it is one of the remainder.
+        # Shares differ by at most one (the remainder), unless a share is limited by its capacity.
         assert all(part >= max(parts) - 1 for part, capacity in zip(parts, capacities, strict=True) if part < capacity)

@@ -1,4 +1,4 @@
-"""Workers whose session has ended: their jobs need not wait until their heartbeats are stale."""
+"""Rescue of the jobs of workers whose session has ended, before their heartbeats are stale."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,32 +14,32 @@ from awa_py.store.election import record_election
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
 from awa_py.store.maintenance import LostJobs, rescue_lost_jobs
 from awa_py.store.session import Session
-from tests.integration.test_registry import age, info
 from tests.support import another_session, count, eventually, insert_running, look, new_owner, seconds, states
+from tests.workers import set_silence, worker_info
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
-async def led_for_long(session: Session) -> None:
+async def leader_of_a_minute(session: Session) -> None:
     await record_election(session, worker_id=new_owner(), hostname="h", pid=1)
     await session.connection.execute("UPDATE awa.leader SET elected_at = now() - interval '1 minute'")
 
 
 @pytest.fixture
 async def holder(database: Database) -> AsyncIterator[Session]:
-    """The session of a worker's heartbeat."""
+    """Open the session of a worker's heartbeat."""
     async with another_session(database) as held:
         yield held
 
 
 async def killed(holder: Session, session: Session, jobs: int = 3) -> WorkerInfo:
-    """A worker that held its lock, ran jobs, and ended without a word, a minute ago."""
-    worker = info()
+    """Add a worker that held its lock, ran jobs, and was killed a minute ago."""
+    worker = worker_info()
     await heartbeat_worker(holder, worker, locked_on=await lock_worker(holder, worker.id))
     await insert_running(session, jobs, worker_id=worker.id, silent_s=20)
     await holder.connection.close()
-    await age(session, worker.id, 60)
+    await set_silence(session, worker.id, 60)
     locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = hashtext($1::text)::oid"
 
     async def freed() -> bool:
@@ -53,7 +53,7 @@ async def rescue(session: Session, limit: int = 100) -> LostJobs:
     return await rescue_lost_jobs(session, silence=GONE_AFTER, limit=limit)
 
 
-async def test_its_jobs_go_back_and_then_its_row(holder: Session, session: Session) -> None:
+async def test_jobs_of_a_gone_worker_are_rescued_before_its_row_is_deleted(holder: Session, session: Session) -> None:
     await killed(holder, session)
     heard: list[str] = []
     await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
@@ -69,14 +69,14 @@ async def test_its_jobs_go_back_and_then_its_row(holder: Session, session: Sessi
     assert await rescue(session) == LostJobs([], 0, None)
 
 
-async def test_the_last_attempt_fails(holder: Session, session: Session) -> None:  # A15
+async def test_job_without_attempts_left_fails(holder: Session, session: Session) -> None:  # A15
     worker = await killed(holder, session, jobs=0)
     (job_id,) = await insert_running(session, worker_id=worker.id, max_attempts=1)
     assert [job.failed for job in (await rescue(session)).jobs] == [True]
     assert (await look(session, job_id)).state is State.FAILED
 
 
-async def test_many_go_back_in_batches_counted_as_other_rescues(holder: Session, session: Session) -> None:
+async def test_jobs_are_rescued_in_batches_and_counted_as_lost(holder: Session, session: Session) -> None:
     worker = await killed(holder, session, jobs=700)
     metrics = Metrics()
     first = await rescue_gone(session, metrics=metrics)
@@ -96,69 +96,71 @@ async def test_two_leaders_rescue_each_job_once(holder: Session, session: Sessio
     assert await count(session.connection, "SELECT max(rescues) FROM awa.scheduled") == 1
 
 
-class TestNotGone:
-    """Each of these workers has been silent, and is left alone."""
+class TestWorkerThatIsNotGone:
+    """Each of these workers has been silent, but its jobs are not rescued."""
 
-    async def left_alone(self, session: Session) -> None:
+    async def assert_not_rescued(self, session: Session) -> None:
         lost = await rescue(session)
         assert (lost.jobs, lost.workers) == ([], 0)
         assert await states(session) == {"running": 3}
 
-    async def test_whose_session_lives(self, holder: Session, session: Session) -> None:  # frozen, or cut off
-        worker = info()
+    async def test_worker_with_a_live_session(self, holder: Session, session: Session) -> None:  # frozen, or cut off
+        worker = worker_info()
         await heartbeat_worker(holder, worker, locked_on=await lock_worker(holder, worker.id))
         await insert_running(session, 3, worker_id=worker.id)
-        await age(session, worker.id, 60)
-        await self.left_alone(session)
+        await set_silence(session, worker.id, 60)
+        await self.assert_not_rescued(session)
 
-    async def test_who_has_another_session(self, holder: Session, session: Session, database: Database) -> None:
-        """That of its claims, while the heartbeat cannot connect again."""
-        worker = info()
+    async def test_worker_with_another_live_session(
+        self, holder: Session, session: Session, database: Database
+    ) -> None:
+        """Its claims have a session, while the heartbeat cannot reconnect."""
+        worker = worker_info()
         async with another_session(database) as claims:
             await lock_worker(claims, worker.id)
             await heartbeat_worker(holder, worker, locked_on=await lock_worker(holder, worker.id))
             await insert_running(session, 3, worker_id=worker.id)
             await holder.connection.close()
-            await age(session, worker.id, 60)
-            await self.left_alone(session)
+            await set_silence(session, worker.id, 60)
+            await self.assert_not_rescued(session)
 
-    async def test_who_was_heard_of_lately(self, holder: Session, session: Session) -> None:
+    async def test_worker_with_a_recent_heartbeat(self, holder: Session, session: Session) -> None:
         worker = await killed(holder, session)
-        await age(session, worker.id, 8)
-        await self.left_alone(session)
+        await set_silence(session, worker.id, 8)
+        await self.assert_not_rescued(session)
 
-    async def test_who_never_had_a_lock(self, holder: Session, session: Session) -> None:
+    async def test_worker_that_never_had_a_lock(self, holder: Session, session: Session) -> None:
         await killed(holder, session)
         await session.connection.execute("UPDATE awa.workers SET locked_on = NULL")
-        await self.left_alone(session)
+        await self.assert_not_rescued(session)
 
-    async def test_whose_lock_was_on_another_server(self, holder: Session, session: Session) -> None:
-        """The server was restarted, or another one took its place: no lock is left of anybody."""
+    async def test_worker_whose_lock_was_on_another_server(self, holder: Session, session: Session) -> None:
+        """After a restart or a failover of the server, no worker holds a lock."""
         await killed(holder, session)
         await session.connection.execute("UPDATE awa.workers SET locked_on = locked_on - interval '1 second'")
-        await self.left_alone(session)
+        await self.assert_not_rescued(session)
 
-    async def test_while_the_leader_is_new(self, holder: Session, session: Session) -> None:  # A20
+    async def test_silent_worker_while_the_leader_is_new(self, holder: Session, session: Session) -> None:  # A20
         await killed(holder, session)
         await session.connection.execute("UPDATE awa.leader SET elected_at = now() - interval '5 seconds'")
-        await self.left_alone(session)
+        await self.assert_not_rescued(session)
 
-    async def test_who_is_writing_its_row(self, holder: Session, session: Session, database: Database) -> None:
+    async def test_worker_that_is_writing_its_row(self, holder: Session, session: Session, database: Database) -> None:
         worker = await killed(holder, session)
         async with another_session(database) as back, back.connection.transaction():
             await heartbeat_worker(back, worker)
-            await self.left_alone(session)
+            await self.assert_not_rescued(session)
 
 
-class TestThePace:
-    async def test_it_comes_back_when_somebody_may_be_gone(self, session: Session) -> None:
+class TestInterval:
+    async def test_task_runs_again_when_a_worker_may_be_gone(self, session: Session) -> None:
         assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE_AFTER.total_seconds()
-        worker = info()
+        worker = worker_info()
         began: datetime = await session.connection.fetchval("SELECT pg_postmaster_start_time()")
         await heartbeat_worker(session, worker, locked_on=began - seconds(1))
-        await age(session, worker.id, 4)
+        await set_silence(session, worker.id, 4)
         pause_s = (await rescue_gone(session, metrics=Metrics())).interval_s
         assert pause_s is not None
         assert 4 < pause_s <= 6
-        await age(session, worker.id, 60)  # it is frozen: looked at now and then
+        await set_silence(session, worker.id, 60)  # it is frozen: checked at the minimum interval
         assert (await rescue_gone(session, metrics=Metrics())).interval_s == MIN_GONE_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Schedules as rows: synced from code, fired once, disabled when they cannot fire."""
+"""Schedules: written by the leader, fired once, disabled if they cannot fire."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def add(
     kind: str = "work",
     options: str = "{}",
 ) -> None:
-    """A schedule that has been effective for a while, and fired last when that began."""
+    """Insert a schedule that became effective, and last fired, `since` ago."""
     await session.connection.execute(
         "INSERT INTO awa.cron (name, expression, timezone, misfire, kind, options, effective_from, last_enqueued_at) "
         "VALUES ($1, $2, $3, $4, $5, $6, now() - $7::text::interval, now() - $7::text::interval)",
@@ -71,25 +71,25 @@ async def jobs(session: Session) -> list[dict[str, Any]]:
 
 
 class TestSync:  # A7
-    async def test_it_adds_and_updates(self, session: Session) -> None:
+    async def test_sync_inserts_and_updates_schedules(self, session: Session) -> None:
         assert (await sync(session, [definition(), definition("other")])).rows_changed == 2
         assert (await sync(session, [definition(timezone="Pacific/Auckland", kind="send")])).rows_changed == 1
         row = await show(session)
         assert (row.expression, row.timezone, row.kind) == ("0 9 * * *", "Pacific/Auckland", "send")
 
-    async def test_it_never_deletes(self, session: Session) -> None:
+    async def test_sync_never_deletes_a_schedule(self, session: Session) -> None:
         await sync(session, [definition("theirs")])
         await sync(session, [definition("ours")])
         assert [row.name for row in await list_schedules(session)] == ["ours", "theirs"]
 
-    async def test_an_unchanged_schedule_is_not_touched(self, session: Session) -> None:
+    async def test_sync_does_not_write_an_unchanged_schedule(self, session: Session) -> None:
         await sync(session, [definition(args={"a": 1}, options={"queue": "mail", "tags": ["x"]})])
         before = await show(session)
         again = definition(args={"a": 1}, options={"tags": ["x"], "queue": "mail"})
         assert (await sync(session, [again])).rows_changed == 0
         assert await show(session) == before
 
-    async def test_a_pause_survives_a_sync_and_an_update(self, session: Session) -> None:
+    async def test_sync_does_not_resume_a_paused_schedule(self, session: Session) -> None:
         await sync(session, [definition()])
         await pause_schedule(session, "digest", paused=True)
         await sync(session, [definition()])
@@ -97,14 +97,14 @@ class TestSync:  # A7
         row = await show(session)
         assert (row.paused, row.expression) == (True, "0 10 * * *")
 
-    async def test_one_that_cannot_be_written_does_not_stop_the_others(
+    async def test_schedule_that_cannot_be_written_does_not_affect_the_others(
         self, session: Session, caplog: pytest.LogCaptureFixture
     ) -> None:
         assert (await sync(session, [definition("x" * 300), definition("fine")])).rows_changed == 1
         assert [row.name for row in await list_schedules(session)] == ["fine"]
         assert "could not be written" in caplog.text
 
-    async def test_what_an_app_declares_arrives_with_its_options(self, database_url: str, session: Session) -> None:
+    async def test_schedule_of_an_app_has_the_options_of_its_job(self, database_url: str, session: Session) -> None:
         app = App(database_url)
 
         @app.cron(EVERY_MINUTE, timezone="Pacific/Auckland", name="tick", misfire="skip")
@@ -119,13 +119,13 @@ class TestSync:  # A7
         job = await look(session, job_id)
         assert (job.queue, job.priority, job.max_attempts, job.metadata["cron"]) == ("mail", 1, 3, "tick")
 
-    async def test_a_new_expression_counts_from_now(self, session: Session) -> None:
+    async def test_new_expression_is_effective_from_now_on(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="3000 days")
         await sync(session, [definition(expression=EVERY_MINUTE)])
         assert (await evaluate(session)).rows_changed == 0
         assert (await show(session)).next_at is not None
 
-    async def test_a_disabled_schedule_gets_another_chance_with_its_new_expression(self, session: Session) -> None:
+    async def test_new_expression_enables_a_disabled_schedule(self, session: Session) -> None:
         await add(session, expression="nonsense")
         await evaluate(session)
         assert not (await show(session)).enabled
@@ -135,7 +135,7 @@ class TestSync:  # A7
 
 
 class TestFire:  # A8
-    async def test_a_missed_fire_becomes_one_job_that_says_why_it_is_there(self, session: Session) -> None:
+    async def test_misfires_become_one_job_with_the_fire_time_in_its_metadata(self, session: Session) -> None:
         await add(session)
         assert (await evaluate(session)).rows_changed == 1
         assert (await evaluate(session)).rows_changed == 0
@@ -148,20 +148,20 @@ class TestFire:  # A8
         assert row.next_at == row.last_enqueued_at + timedelta(minutes=1)
         assert (row.last_enqueued_at.second, row.last_enqueued_at.microsecond) == (0, 0)
 
-    async def test_a_month_of_an_every_second_schedule_is_one_job_and_quick(self, session: Session) -> None:
+    async def test_month_of_misfires_every_second_is_handled_quickly(self, session: Session) -> None:
         await add(session, expression=EVERY_SECOND, since="30 days")
         began = time.monotonic()
         assert (await evaluate(session)).rows_changed == 1
         assert time.monotonic() - began < 2
 
-    async def test_a_new_schedule_does_not_fire_for_the_past(self, session: Session) -> None:
+    async def test_new_schedule_does_not_fire_for_the_past(self, session: Session) -> None:
         await sync(session, [definition(expression=EVERY_MINUTE)])
         batch = await evaluate(session)
         assert batch.rows_changed == 0
         assert batch.next_due_s is not None
         assert 0 <= batch.next_due_s <= 60
 
-    async def test_args_and_options_go_with_it(self, session: Session) -> None:
+    async def test_fired_job_has_the_arguments_and_options_of_the_schedule(self, session: Session) -> None:
         options = {"queue": "mail", "priority": 1, "tags": ["t"], "metadata": {"own": 1}, "max_attempts": 2}
         await sync(session, [definition(expression=EVERY_MINUTE, args={"a": [1]}, options=options)])
         await session.connection.execute("UPDATE awa.cron SET effective_from = now() - interval '1 hour'")
@@ -172,23 +172,23 @@ class TestFire:  # A8
         assert json.loads(row["args"]) == {"a": [1]}
         assert json.loads(row["metadata"]).keys() == {"own", "cron", "fire_time"}
 
-    async def test_skip_misses_what_is_long_past(self, session: Session) -> None:
+    async def test_misfire_policy_skip_ignores_old_fire_times(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="1000 days", misfire="skip")
         assert (await evaluate(session)).rows_changed == 0
         assert (await show(session)).last_enqueued_at is not None
         await add(session, "tick", EVERY_SECOND, misfire="skip")
         assert (await evaluate(session)).rows_changed == 1
 
-    async def test_all_makes_up_for_each_and_is_bounded(self, session: Session) -> None:
+    async def test_misfire_policy_all_enqueues_each_misfire_up_to_a_limit(self, session: Session) -> None:
         await add(session, since="5 minutes", misfire="all")
         assert (await evaluate(session)).rows_changed == 5
         fires = [job["metadata"]["fire_time"] for job in await jobs(session)]
         assert fires == sorted(set(fires))
         await add(session, "tick", EVERY_SECOND, since="1 day", misfire="all")
         assert (await evaluate(session)).rows_changed == 100
-        assert (await evaluate(session)).rows_changed <= 2  # what came due meanwhile
+        assert (await evaluate(session)).rows_changed <= 2  # what became due in the meantime
 
-    async def test_a_schedule_goes_by_its_own_timezone(self, session: Session) -> None:
+    async def test_schedule_uses_its_own_timezone(self, session: Session) -> None:
         await add(session, expression="0 9 * * *", timezone="Pacific/Auckland", since="2 days")
         await evaluate(session)
         local = await session.connection.fetchval(
@@ -196,15 +196,15 @@ class TestFire:  # A8
         )
         assert (local.hour, local.minute) == (9, 0)
 
-    async def test_many_due_schedules_come_in_batches(self, session: Session) -> None:
+    async def test_due_schedules_fire_in_batches(self, session: Session) -> None:
         for n in range(150):
-            # Not every minute: one may begin between the two, and all are due again.
+            # Not every minute: if a minute starts between the two calls, all of them are due again.
             await add(session, f"s{n}", expression="0 0 1 1 *", since="1000 days")
         first = await evaluate(session)
         assert (first.rows_changed, first.has_more) == (100, True)
         assert (await evaluate(session)).rows_changed == 50
 
-    async def test_a_unique_job_that_still_waits_is_not_doubled(self, session: Session) -> None:
+    async def test_unique_job_that_still_waits_is_not_enqueued_again(self, session: Session) -> None:
         await add(session, options='{"unique_key": "k"}', since="1 day")
         await evaluate(session)
         await session.connection.execute(
@@ -214,8 +214,8 @@ class TestFire:  # A8
         assert await states(session) == {"available": 1}
 
 
-class TestTwoEvaluators:  # A9
-    async def test_of_two_at_once_one_wins(self, session: Session, database: Database) -> None:
+class TestTwoLeaders:  # A9
+    async def test_two_leaders_fire_a_schedule_once(self, session: Session, database: Database) -> None:
         await add(session)
         async with another_session(database) as other:
             for n in range(1, 31):
@@ -226,14 +226,14 @@ class TestTwoEvaluators:  # A9
                     "UPDATE awa.cron SET last_enqueued_at = now() - interval '1 day', next_at = NULL"
                 )
 
-    async def test_one_that_has_seen_an_older_mark_enqueues_nothing(self, session: Session) -> None:
+    async def test_leader_with_an_outdated_fire_time_enqueues_nothing(self, session: Session) -> None:
         await add(session)
         (seen,) = await list_due_schedules(session, limit=10)
         await evaluate(session)
         assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=None) == []
         assert len(await jobs(session)) == 1
 
-    async def test_one_that_has_seen_an_older_expression_changes_nothing(self, session: Session) -> None:
+    async def test_leader_with_an_outdated_expression_changes_nothing(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="1000 days")
         (seen,) = await list_due_schedules(session, limit=10)
         await sync(session, [definition(expression=EVERY_MINUTE)])
@@ -247,7 +247,7 @@ class TestTwoEvaluators:  # A9
 
 class TestDisabled:
     @pytest.mark.parametrize(
-        ("columns", "says"),
+        ("columns", "text"),
         [
             ({"expression": "nonsense"}, "it has 1 fields"),
             ({"expression": ""}, "it has no fields"),
@@ -264,8 +264,8 @@ class TestDisabled:
             ({"options": "[]"}, ""),
         ],
     )
-    async def test_a_bad_row_is_disabled_once_and_harms_no_other(  # A8
-        self, session: Session, caplog: pytest.LogCaptureFixture, columns: dict[str, str], says: str
+    async def test_invalid_schedule_is_disabled_and_does_not_affect_the_others(  # A8
+        self, session: Session, caplog: pytest.LogCaptureFixture, columns: dict[str, str], text: str
     ) -> None:
         await add(session, "a bad one", **columns)
         await add(session, "b good one")
@@ -275,11 +275,11 @@ class TestDisabled:
         row = await show(session, "a bad one")
         assert not row.enabled
         assert row.last_error
-        assert says in row.last_error
+        assert text in row.last_error
         assert len([record for record in caplog.records if "is disabled" in record.message]) == 1
         assert [job["metadata"]["cron"] for job in await jobs(session)] == ["b good one"]
 
-    async def test_a_row_that_somebody_holds_is_tried_again_and_not_disabled(self, database: Database) -> None:
+    async def test_locked_schedule_is_tried_again_and_not_disabled(self, database: Database) -> None:
         async with another_session(database) as other, another_session(database, lock_timeout="100") as leader:
             await add(leader, "a held one")
             await add(leader, "b free one")
@@ -291,12 +291,12 @@ class TestDisabled:
 
 
 class TestPause:
-    async def test_a_paused_schedule_does_not_fire(self, session: Session) -> None:
+    async def test_paused_schedule_does_not_fire(self, session: Session) -> None:
         await add(session)
         assert await pause_schedule(session, "digest", paused=True)
         assert (await evaluate(session)).rows_changed == 0
 
-    async def test_a_resumed_one_does_not_make_up_for_it(self, session: Session) -> None:
+    async def test_resumed_schedule_does_not_fire_for_the_time_of_its_pause(self, session: Session) -> None:
         await add(session)
         await pause_schedule(session, "digest", paused=True)
         await pause_schedule(session, "digest", paused=False)
@@ -305,12 +305,12 @@ class TestPause:
         assert not row.paused
         assert row.next_at is not None
 
-    async def test_an_unknown_schedule_is_answered_no(self, session: Session) -> None:
+    async def test_commands_for_an_unknown_schedule_return_nothing(self, session: Session) -> None:
         assert not await pause_schedule(session, "nobody", paused=True)
         assert not await delete_schedule(session, "nobody")
         assert await trigger_schedule(session, "nobody") is None
 
-    async def test_a_deleted_schedule_leaves_its_jobs(self, session: Session) -> None:
+    async def test_deleting_a_schedule_keeps_its_jobs(self, session: Session) -> None:
         await add(session)
         await evaluate(session)
         assert await delete_schedule(session, "digest")
@@ -318,7 +318,7 @@ class TestPause:
         assert await states(session) == {"available": 1}
 
 
-async def test_a_trigger_does_not_change_the_schedule(session: Session) -> None:
+async def test_triggering_does_not_change_the_schedule(session: Session) -> None:
     await add(session, since="1 day")
     await insert_queue(session, paused=True)
     before = await show(session)

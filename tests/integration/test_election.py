@@ -1,4 +1,4 @@
-"""The election: one leads, on the session that holds the lock; the others stand ready."""
+"""The election of the leader, and the loop that runs its tasks."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ async def holders(session: Session) -> int:
 
 
 @asynccontextmanager
-async def standing(app: App, metrics: Metrics | None = None) -> AsyncIterator[Candidate]:
+async def candidate_of(app: App, metrics: Metrics | None = None) -> AsyncIterator[Candidate]:
     candidate = app.candidate(metrics=metrics)
     candidate.start()
     try:
@@ -59,45 +59,45 @@ def with_settings(database_url: str, settings: Settings) -> App:
     return App(database_url, settings=settings)
 
 
-def exactly_one(*candidates: Candidate) -> bool:
+def exactly_one_leads(*candidates: Candidate) -> bool:
     return sum(candidate.is_leader for candidate in candidates) == 1
 
 
 class TestElection:
-    async def test_one_of_two_leads(self, app: App, session: Session) -> None:  # A3
+    async def test_one_of_two_candidates_leads(self, app: App, session: Session) -> None:  # A3
         idle = app.candidate()
         assert not idle.is_leader
-        async with standing(app) as one, standing(app) as two:
-            await eventually(lambda: exactly_one(one, two))
+        async with candidate_of(app) as one, candidate_of(app) as two:
+            await eventually(lambda: exactly_one_leads(one, two))
             await asyncio.sleep(3 * QUICK.election_interval.total_seconds())
-            assert exactly_one(one, two)
+            assert exactly_one_leads(one, two)
             assert await holders(session) == 1
         assert not one.is_leader
         assert not two.is_leader
         assert await holders(session) == 0
 
-    async def test_the_lock_of_the_default_schema_has_its_number(self, app: App, session: Session) -> None:  # A2
+    async def test_lock_key_of_the_default_schema_never_changes(self, app: App, session: Session) -> None:  # A2
         assert lock_key(Schema()) == LOCK_KEY == 4708303813012965710
         assert lock_key(Schema("other")) != LOCK_KEY
         assert lock_key(Schema("other")) == lock_key(Schema("other"))
-        async with standing(app) as candidate:
+        async with candidate_of(app) as candidate:
             await eventually(lambda: candidate.is_leader)
             assert await count(session.connection, HOLDERS, 4708303813012965710) == 1
 
-    async def test_two_installations_in_one_database_have_a_leader_each(  # A2
+    async def test_each_schema_of_a_database_has_its_own_leader(  # A2
         self, app: App, database_url: str, session: Session
     ) -> None:
         await migrations.migrate(Database(database_url, Schema("My Jobs")))
         other = App(database_url, schema="My Jobs", settings=QUICK)
-        async with standing(app) as here, standing(other) as there:
+        async with candidate_of(app) as here, candidate_of(other) as there:
             await eventually(lambda: here.is_leader and there.is_leader)
 
-    async def test_who_leads_is_written_down(self, database_url: str, session: Session) -> None:
+    async def test_election_is_recorded_with_a_new_epoch(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, QUICK)
         assert await get_leader(session) is None
         epochs = []
         for _ in range(3):
-            async with standing(app) as candidate:
+            async with candidate_of(app) as candidate:
                 await eventually(partial(getattr, candidate, "is_leader"))
                 leader = await get_leader(session)
                 assert leader is not None
@@ -107,12 +107,12 @@ class TestElection:
         assert epochs == [1, 2, 3]
         assert await count(session.connection, "SELECT count(*) FROM awa.leader") == 1
 
-    async def test_a_resignation_hands_over_at_once(self, database_url: str) -> None:  # A6
+    async def test_resignation_lets_another_candidate_lead_immediately(self, database_url: str) -> None:  # A6
         app = with_settings(database_url, replace(QUICK, election_interval=seconds(60)))
-        async with standing(app) as one:
+        async with candidate_of(app) as one:
             await eventually(lambda: one.is_leader)
-            async with standing(app) as two:
-                await eventually(lambda: not two.problems())  # it has been turned down, and waits
+            async with candidate_of(app) as two:
+                await eventually(lambda: not two.problems())  # it has not got the lock, and waits
                 await asyncio.sleep(0.2)
                 assert not two.is_leader
                 began = time.monotonic()
@@ -120,11 +120,11 @@ class TestElection:
                 await eventually(lambda: two.is_leader)
                 assert time.monotonic() - began < 5
 
-    async def test_a_terminated_session_means_a_new_leader_and_never_two(
+    async def test_terminated_session_leads_to_a_new_leader_and_never_to_two(
         self, app: App, session: Session
     ) -> None:  # A5
-        async with standing(app) as one, standing(app) as two:
-            await eventually(lambda: exactly_one(one, two))
+        async with candidate_of(app) as one, candidate_of(app) as two:
+            await eventually(lambda: exactly_one_leads(one, two))
             both_s = 0.0
             for _ in range(3):
                 epoch = await session.connection.fetchval("SELECT epoch FROM awa.leader")
@@ -138,16 +138,17 @@ class TestElection:
                     now = time.monotonic()
                     both_s += now - last if one.is_leader and two.is_leader else 0.0
                     last = now
-                    if await session.connection.fetchval("SELECT epoch FROM awa.leader") > epoch and exactly_one(
+                    if await session.connection.fetchval("SELECT epoch FROM awa.leader") > epoch and exactly_one_leads(
                         one, two
                     ):
                         break
                     assert now - began < 10
                     await asyncio.sleep(0.002)
                 assert time.monotonic() - began < 3
-            assert both_s < 0.2  # the old one's belief may outlive its session by a moment, its power does not
+            # The old leader may notice the end of its session a moment late, but it can write nothing.
+            assert both_s < 0.2
 
-    async def test_a_frozen_leader_is_deposed_by_postgresql(  # A5
+    async def test_postgresql_ends_the_session_of_a_frozen_leader(  # A5
         self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         app = with_settings(database_url, replace(QUICK, leader_check_interval=seconds(0.3), leader_timeout=seconds(1)))
@@ -156,35 +157,35 @@ class TestElection:
         async def freeze(*_: object) -> TaskResult:
             if not frozen.is_set():
                 frozen.set()
-                thaw.wait(30)  # the whole loop of this candidate stands still
+                thaw.wait(30)  # blocks the whole event loop of this candidate
             return TaskResult()
 
         monkeypatch.setattr("awa_py.maintenance.tasks.Promotion.run", freeze)
-        async with standing(app) as one:
+        async with candidate_of(app) as one:
             await eventually(frozen.is_set)
-            async with standing(app) as two:
+            async with candidate_of(app) as two:
                 await eventually(lambda: two.is_leader, 10)
                 assert await holders(session) == 1
                 thaw.set()
-                await eventually(lambda: exactly_one(one, two))
+                await eventually(lambda: exactly_one_leads(one, two))
                 assert two.is_leader
 
 
-class TestMaintenance:
-    async def test_one_that_froze_between_two_messages_is_deposed_by_the_others(  # A5
+class TestLeader:
+    async def test_candidate_ends_the_session_of_a_leader_that_froze_within_a_statement(  # A5
         self, app: App, database: Database
     ) -> None:
-        """A session in the middle of a statement counts as active: no timeout of PostgreSQL's ends it."""
+        """A session in the middle of a statement is active for PostgreSQL: none of its timeouts ends it."""
         frozen = await database.connect("leader", {"idle_session_timeout": "1000", "statement_timeout": "1000"})
         await frozen.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
         await frozen.prepare("SELECT $1::int")  # Parse, and neither Execute nor Sync
-        async with standing(app) as candidate:
+        async with candidate_of(app) as candidate:
             await eventually(lambda: candidate.is_leader)
         assert frozen.is_closed()
 
-    async def test_all_of_it_runs_on_the_session_that_holds_the_lock(self, app: App, session: Session) -> None:
+    async def test_all_tasks_run_on_the_session_that_holds_the_lock(self, app: App, session: Session) -> None:
         await insert(session, "scheduled", 5000, state="scheduled", run_at=ago(1))
-        async with standing(app) as candidate:
+        async with candidate_of(app) as candidate:
             await eventually(lambda: candidate.is_leader)
             await eventually(lambda: all_are_available(session))
             rows = await session.connection.fetch(
@@ -198,14 +199,14 @@ class TestMaintenance:
             )
             assert holder == rows[0]["pid"]
 
-    async def test_a_task_that_raises_does_not_end_the_loop(  # A14
+    async def test_exception_of_a_task_does_not_end_the_loop(  # A14
         self,
         app: App,
         session: Session,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        async def broken(_: Session) -> TaskResult:
+        async def broken(_: Session, **__: object) -> TaskResult:
             raise RuntimeError("boom")
 
         monkeypatch.setattr("awa_py.maintenance.tasks.rescue_overdue", broken)
@@ -214,7 +215,7 @@ class TestMaintenance:
         def errors(task: str) -> float:
             return metrics.registry.get_sample_value("awa_task_errors_total", {"task": task}) or 0
 
-        async with standing(app, metrics) as candidate:
+        async with candidate_of(app, metrics) as candidate:
             await eventually(lambda: errors("deadlines") >= 2)
             job_id = await put_one(session, delay=seconds(0.1))
             await eventually(lambda: all_are_available(session))
@@ -224,67 +225,67 @@ class TestMaintenance:
         assert "deadlines failed, trying again later" in caplog.text
         assert metrics.registry.get_sample_value("awa_elections_total") == 1
 
-    async def test_an_error_of_postgresql_does_not_end_it_either(self, app: App, session: Session) -> None:  # A14
+    async def test_postgresql_error_of_a_task_does_not_end_the_loop(self, app: App, session: Session) -> None:  # A14
         await session.connection.execute("ALTER TABLE awa.cron RENAME TO gone")
         metrics = Metrics()
-        async with standing(app, metrics):
+        async with candidate_of(app, metrics):
             await eventually(
                 lambda: (metrics.registry.get_sample_value("awa_task_errors_total", {"task": "cron"}) or 0) >= 2
             )
             await put_one(session, delay=seconds(0.1))
             await eventually(lambda: all_are_available(session))
 
-    async def test_promotion_sleeps_until_the_next_due_time_and_not_longer(  # P4
+    async def test_leader_promotes_a_job_when_it_is_due(  # P4
         self, database_url: str, session: Session
     ) -> None:
         app = with_settings(database_url, replace(QUICK, promote_interval=seconds(60)))
         await insert(session, "scheduled", state="scheduled", run_at=FromNow(1.5))
-        async with standing(app):
+        async with candidate_of(app):
             began = time.monotonic()
             await eventually(lambda: all_are_available(session))
             assert time.monotonic() - began < 10
 
-    async def test_an_earlier_job_wakes_it(self, database_url: str, session: Session) -> None:
+    async def test_job_that_is_due_earlier_wakes_the_leader(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, replace(QUICK, promote_interval=seconds(60)))
         await insert(session, "scheduled", state="scheduled", run_at=FromNow(50))
-        async with standing(app) as candidate:
+        async with candidate_of(app) as candidate:
             await eventually(lambda: candidate.is_leader)
             await asyncio.sleep(0.3)
             await put_one(session, delay=seconds(0.3))
             await eventually(lambda: one_is_available(session), 10)
 
-    async def test_stale_jobs_are_rescued_and_tried_again(self, app: App, session: Session) -> None:  # A10
+    async def test_leader_rescues_stale_jobs(self, app: App, session: Session) -> None:  # A10
         await session.connection.execute(
             "INSERT INTO awa.running (kind, worker_id, lease, attempt, attempted_at, heartbeat_at) VALUES "
             "('work', gen_random_uuid(), 1, 1, now() - interval '60 s', now() - interval '60 s')"
         )
-        async with standing(app):
+        async with candidate_of(app):
             await eventually(lambda: all_are_available(session))
 
-    async def test_schedules_are_synced_on_election(self, database_url: str, session: Session) -> None:  # A4
+    async def test_schedules_are_written_on_election(self, database_url: str, session: Session) -> None:  # A4
         app = with_settings(database_url, QUICK)
 
         @app.cron("0 9 * * *", name="digest")
         @app.job
         async def digest() -> None: ...
 
-        async with standing(app):
+        async with candidate_of(app):
             await eventually(lambda: count(session.connection, "SELECT count(*) FROM awa.cron WHERE name = 'digest'"))
 
-    async def test_a_schedule_fires_by_itself(self, app: App, session: Session) -> None:
+    async def test_leader_fires_schedules(self, app: App, session: Session) -> None:
         @app.cron("* * * * * *", name="tick")
         @app.job
         async def tick() -> None: ...
 
-        async with standing(app):
+        async with candidate_of(app):
             await eventually(lambda: one_is_available(session))
 
-    async def test_without_schema_it_says_so_and_goes_on_standing(
+    async def test_candidate_without_schema_logs_an_error_and_leads_once_there_is_one(
         self, fresh_database_url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         app = with_settings(fresh_database_url, QUICK)
         with caplog.at_level(logging.ERROR):
-            async with standing(app) as candidate:
+            async with candidate_of(app) as candidate:
                 await eventually(lambda: "run `awa migrate`" in " ".join(candidate.problems()))
                 await migrations.migrate(Database(fresh_database_url, Schema()))
                 await eventually(lambda: candidate.is_leader)
@@ -300,9 +301,9 @@ async def one_is_available(session: Session) -> bool:
     return "available" in await states(session)
 
 
-async def test_it_can_start_and_stop_again_and_again(app: App, session: Session) -> None:
+async def test_candidate_can_stop_at_any_time_after_its_start(app: App, session: Session) -> None:
     for pause_s in (0, 0, 0.01, 0.02, 0.05, 0.1, 0.2):
-        async with standing(app):
+        async with candidate_of(app):
             await asyncio.sleep(pause_s)
     assert await holders(session) == 0
     assert (

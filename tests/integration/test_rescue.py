@@ -1,0 +1,218 @@
+"""Rescue of jobs with a stale heartbeat and of jobs past their deadline."""
+
+import asyncio
+import logging
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from awa_py import State
+from awa_py.db.database import Database
+from awa_py.maintenance.cleanup import Cleanup
+from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
+from awa_py.maintenance.task import run_once
+from awa_py.observability.metrics import Metrics
+from awa_py.store.heartbeat import renew_leases
+from awa_py.store.maintenance import fail_expired_jobs, promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
+from awa_py.store.session import Session
+from tests.support import (
+    OWNER,
+    FromNow,
+    ago,
+    another_session,
+    claim,
+    count,
+    insert,
+    insert_queue,
+    insert_running,
+    look,
+    put_one,
+    seconds,
+    states,
+)
+from tests.tasks import leader_task
+
+pytestmark = pytest.mark.integration
+
+STALENESS = timedelta(seconds=90)
+DAY = timedelta(days=1)
+
+
+class TestStaleJobs:
+    async def test_stale_job_becomes_retryable_with_the_reason(self, session: Session) -> None:  # A10
+        (job_id,) = await insert_running(session, silent_s=100, attempt=3)
+        (rescued,) = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        assert (rescued.id, rescued.attempt, rescued.failed) == (job_id, 3, False)
+        job = await look(session, job_id)
+        assert (job.state, job.attempt, job.rescues, job.finalized_at) == (State.RETRYABLE, 3, 1, None)  # A15, A16
+        (error,) = job.errors
+        assert (error["attempt"], error["error"]) == (3, "heartbeat stale: worker presumed dead")
+        assert error["at"]
+
+    async def test_rescued_job_waits_for_its_backoff_and_at_least_a_second(self, session: Session) -> None:  # A15
+        await insert_queue(session, "quick", backoff_enabled=False)
+        await insert_queue(session, "slow", backoff_base=seconds(40))
+        (quick,) = await insert_running(session, silent_s=100, queue="quick", attempt=9)
+        (slow,) = await insert_running(session, silent_s=100, queue="slow")
+        await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        rows = await session.connection.fetch(
+            "SELECT id, extract(epoch FROM run_at - now())::float8 AS s FROM awa.jobs"
+        )
+        waits = {row["id"]: row["s"] for row in rows}
+        assert waits[quick] == pytest.approx(1, abs=0.9)
+        assert waits[slow] == pytest.approx(40, abs=5)
+
+    async def test_stale_job_without_attempts_left_fails(self, session: Session) -> None:  # A15
+        (job_id,) = await insert_running(session, silent_s=100, attempt=3, max_attempts=3)
+        (rescued,) = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        job = await look(session, job_id)
+        assert rescued.failed
+        assert (job.state, job.rescues) == (State.FAILED, 1)
+        assert job.finalized_at is not None
+
+    async def test_job_with_a_recent_heartbeat_is_not_rescued(self, session: Session) -> None:  # D2
+        await insert_running(session, silent_s=80)
+        await insert_running(session, attempted_at=ago(10_000), heartbeat_at=ago(5))
+        assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
+
+    async def test_queue_can_have_its_own_staleness(self, session: Session) -> None:
+        await insert_queue(session, "hasty", staleness=seconds(5))
+        await insert_queue(session, "patient", staleness=seconds(1000))
+        (hasty,) = await insert_running(session, silent_s=10, queue="hasty")
+        await insert_running(session, silent_s=500, queue="patient")
+        await insert_running(session, silent_s=10)
+        rescued = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        assert [job.id for job in rescued] == [hasty]
+
+    async def test_task_rescues_1200_stale_jobs_in_batches(self, session: Session) -> None:  # A17
+        await insert_running(session, 1200, silent_s=100)
+        assert await run_once(leader_task("rescue"), session) == 1200
+        assert await states(session) == {"retryable": 1200}
+
+    async def test_concurrent_rescues_are_disjoint(self, session: Session, database: Database) -> None:  # D2
+        await insert_running(session, 1000, silent_s=100)
+        async with another_session(database) as other:
+            for _ in range(10):
+                first, second = await asyncio.gather(
+                    rescue_stale_jobs(session, staleness=STALENESS, limit=50),
+                    rescue_stale_jobs(other, staleness=STALENESS, limit=50),
+                )
+                assert not {job.id for job in first} & {job.id for job in second}
+                assert len(first) == len(second) == 50
+        assert await count(session.connection, "SELECT count(*) FROM awa.scheduled WHERE rescues = 1") == 1000
+
+    async def test_heartbeat_in_progress_prevents_the_rescue(self, session: Session, database: Database) -> None:
+        (job_id,) = await insert_running(session, silent_s=100)
+        async with another_session(database) as owner, owner.connection.transaction():
+            assert await renew_leases(owner, OWNER, [job_id], [1]) == {job_id: False}
+            assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
+        assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
+
+    async def test_worker_is_notified_of_the_rescue(self, session: Session) -> None:  # A12
+        heard: list[str] = []
+        await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+        (job_id,) = await insert_running(session, silent_s=100, lease=7)
+        await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        await session.connection.execute("SELECT 1")
+        assert f"lost:{job_id}:7" in heard
+
+    async def test_rescue_is_logged(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:  # A21
+        (job_id,) = await insert_running(session, silent_s=100, attempt=2)
+        with caplog.at_level(logging.WARNING):
+            await rescue_stale(session, staleness=STALENESS, metrics=Metrics())
+        assert f"job {job_id} (work) goes back to its queue at its 2nd attempt" in caplog.text
+
+    async def test_rescues_of_one_kind_are_one_warning(  # A21
+        self, session: Session, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await insert_running(session, 3, silent_s=3600)
+        with caplog.at_level(logging.DEBUG, logger="awa.rescue"):
+            await rescue_stale(session, staleness=seconds(90), metrics=Metrics())
+        levels = [record.levelname for record in caplog.records if record.name == "awa.rescue"]
+        assert sorted(levels) == ["DEBUG", "DEBUG", "WARNING"]
+        assert "(and 2 more like it)" in caplog.text
+
+
+class TestOverdueJobs:
+    async def test_overdue_job_becomes_retryable_with_the_reason(self, session: Session) -> None:  # A11
+        (job_id,) = await insert_running(session, deadline_at=ago(1))
+        (rescued,) = await rescue_overdue_jobs(session, limit=500)
+        job = await look(session, job_id)
+        assert (rescued.id, job.state, job.rescues) == (job_id, State.RETRYABLE, 0)
+        assert job.errors[-1]["error"] == "hard deadline exceeded"
+
+    async def test_job_without_a_passed_deadline_is_not_rescued(self, session: Session) -> None:  # A11
+        await insert_running(session, silent_s=10**8)
+        await insert_running(session, deadline_at=FromNow(60))
+        assert await rescue_overdue_jobs(session, limit=500) == []
+
+    async def test_running_job_past_its_expiry_fails(self, session: Session) -> None:  # D3
+        (job_id,) = await insert_running(session, deadline_at=ago(1), expires_at=ago(1))
+        (rescued,) = await rescue_overdue_jobs(session, limit=500)
+        assert rescued.failed
+        assert (await look(session, job_id)).state is State.FAILED
+
+    async def test_job_that_expires_before_its_start_fails(self, session: Session) -> None:  # D3
+        (ready,) = await insert(session, "ready", expires_at=ago(1))
+        (retryable,) = await insert(session, "scheduled", state="retryable", attempt=1, expires_at=ago(1))
+        (alive,) = await insert(session, "ready", expires_at=FromNow(60))
+        assert await fail_expired_jobs(session, limit=500) == {"default": 2}
+        for job_id in (ready, retryable):
+            job = await look(session, job_id)
+            assert (job.state, job.errors[-1]["error"]) == (State.FAILED, "hard deadline exceeded")
+        assert (await look(session, alive)).state is State.AVAILABLE
+
+    async def test_task_runs_until_a_batch_is_not_full(self, session: Session) -> None:  # A17
+        await insert_running(session, 700, deadline_at=ago(1))
+        await insert(session, "ready", 800, expires_at=ago(1))
+        await insert(session, "scheduled", 600, state="scheduled", expires_at=ago(1))
+        assert await run_once(leader_task("deadlines"), session) == 2100
+        assert await states(session) == {"failed": 1400, "retryable": 700}
+
+    async def test_two_leaders_handle_each_overdue_job_once(self, session: Session, database: Database) -> None:
+        await insert_running(session, 400, deadline_at=ago(1))
+        await insert(session, "ready", 400, expires_at=ago(1))
+        async with another_session(database) as other:
+            done = await asyncio.gather(
+                run_once(leader_task("deadlines"), session), run_once(leader_task("deadlines"), other)
+            )
+        assert sum(done) == 800
+        assert await states(session) == {"failed": 400, "retryable": 400}
+
+
+async def test_two_leaders_rescue_each_job_once(session: Session, database: Database) -> None:
+    await insert_running(session, 2000, silent_s=100)
+    async with another_session(database) as other:
+        done = await asyncio.gather(run_once(leader_task("rescue"), session), run_once(leader_task("rescue"), other))
+    assert sum(done) == 2000
+    assert await states(session) == {"retryable": 2000}
+
+
+async def test_job_whose_worker_always_crashes_fails_in_the_end(session: Session) -> None:  # A15
+    job_id = await put_one(session, max_attempts=3)
+    for attempt in (1, 2, 3):
+        (row,) = await claim(session)
+        assert row["attempt"] == attempt
+        await session.connection.execute(
+            "UPDATE awa.running SET attempted_at = now() - interval '2 min', heartbeat_at = now() - interval '2 min'"
+        )
+        await rescue_stale_jobs(session, staleness=STALENESS, limit=10)
+        await session.connection.execute("UPDATE awa.scheduled SET run_at = now()")
+        await promote_jobs(session, limit=10)
+    job = await look(session, job_id)
+    assert (job.state, job.attempt, job.rescues, len(job.errors)) == (State.FAILED, 3, 3, 3)
+
+
+async def test_job_that_is_overdue_and_stale_is_rescued_once(session: Session, database: Database) -> None:
+    await insert_running(session, 400, silent_s=100, deadline_at=ago(1), worker_id=OWNER)
+    async with another_session(database) as other:
+        stale = partial(rescue_stale, staleness=STALENESS, metrics=Metrics())
+        await asyncio.gather(stale(session), rescue_overdue(other, metrics=Metrics()))
+        await stale(session)
+    assert await states(session) == {"retryable": 400}
+    assert await count(session.connection, "SELECT max(jsonb_array_length(errors)) FROM awa.scheduled") == 1
+    cleanup = Cleanup(
+        completed_retention=DAY, failed_retention=DAY, events_retention=DAY, rollup_retention=DAY, staleness=STALENESS
+    )
+    assert (await cleanup.run(session)).rows_changed == 0
