@@ -46,6 +46,6 @@ def not_permitted(error: asyncpg.InsufficientPrivilegeError, schema: Schema) -> 
     """Build the NotPermitted for a "permission denied" of PostgreSQL."""
     name = schema.name
     return NotPermitted(
-        f'{describe(error)}: the login needs the role "{name}_reader" to look, "{name}_producer" to enqueue, '
-        f'"{name}_worker" to work or to change something (GRANT it; `awa migrate --roles` makes them)'
+        f'{describe(error)}: the login needs the role "{name}_reader" to read, "{name}_producer" to enqueue, '
+        f'"{name}_worker" to run jobs or to make changes (GRANT it; `awa migrate --roles` creates the roles)'
     )

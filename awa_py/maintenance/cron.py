@@ -20,7 +20,7 @@ logger = logging.getLogger("awa.cron")
 
 SCHEDULES_PER_BATCH = 100
 NO_SCHEDULES_INTERVAL_S = 10.0
-MAX_MISFIRES = 100  # for the misfire policy `all`: nobody wants a longer backlog
+MAX_MISFIRES = 100  # for the misfire policy `all`: a longer backlog is rarely wanted
 SKIP_GRACE = timedelta(seconds=30)  # for the misfire policy `skip`: a change of leaders must not skip a fire time
 
 

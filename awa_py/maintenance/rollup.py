@@ -13,9 +13,8 @@ from awa_py.store.session import Session
 REPEATED_MINUTES = 3  # roll up the last minutes again: transactions that were open the first time are committed now
 MAX_CATCH_UP = timedelta(hours=1)  # the span that a new leader rolls up after a time without a leader
 MINUTE = timedelta(minutes=1)
-# A batch that took less than the first doubles the minutes of the next one; one that took more than the second halves
-# them.
-FAST_BATCH_S, SLOW_BATCH_S = 0.1, 0.5
+FAST_BATCH_S = 0.1  # a faster batch doubles the minutes of the next one
+SLOW_BATCH_S = 0.5  # a slower batch halves them
 
 
 @dataclass(slots=True)

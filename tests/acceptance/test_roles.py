@@ -71,7 +71,7 @@ async def test_a_reader_looks_and_is_told_what_more_would_take(commands: Command
         answer = run(*words)
         assert answer.code == 1, words
         assert "permission denied for" in answer.err, (words, answer.err)
-        assert f'"{commands.installed.name}_worker" to work or to change something' in answer.err, words
+        assert f'"{commands.installed.name}_worker" to run jobs or to make changes' in answer.err, words
 
 
 async def test_a_producer_enqueues_and_nothing_else(commands: Commands) -> None:

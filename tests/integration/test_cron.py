@@ -60,7 +60,7 @@ async def add(
     )
 
 
-async def show(session: Session, name: str = "digest") -> ScheduleRow:
+async def get_schedule(session: Session, name: str = "digest") -> ScheduleRow:
     (row,) = await list_schedules(session, name)
     return row
 
@@ -74,7 +74,7 @@ class TestSync:  # A7
     async def test_sync_inserts_and_updates_schedules(self, session: Session) -> None:
         assert (await sync(session, [definition(), definition("other")])).rows_changed == 2
         assert (await sync(session, [definition(timezone="Pacific/Auckland", kind="send")])).rows_changed == 1
-        row = await show(session)
+        row = await get_schedule(session)
         assert (row.expression, row.timezone, row.kind) == ("0 9 * * *", "Pacific/Auckland", "send")
 
     async def test_sync_never_deletes_a_schedule(self, session: Session) -> None:
@@ -84,17 +84,17 @@ class TestSync:  # A7
 
     async def test_sync_does_not_write_an_unchanged_schedule(self, session: Session) -> None:
         await sync(session, [definition(args={"a": 1}, options={"queue": "mail", "tags": ["x"]})])
-        before = await show(session)
+        before = await get_schedule(session)
         again = definition(args={"a": 1}, options={"tags": ["x"], "queue": "mail"})
         assert (await sync(session, [again])).rows_changed == 0
-        assert await show(session) == before
+        assert await get_schedule(session) == before
 
     async def test_sync_does_not_resume_a_paused_schedule(self, session: Session) -> None:
         await sync(session, [definition()])
         await pause_schedule(session, "digest", paused=True)
         await sync(session, [definition()])
         await sync(session, [definition(expression="0 10 * * *")])
-        row = await show(session)
+        row = await get_schedule(session)
         assert (row.paused, row.expression) == (True, "0 10 * * *")
 
     async def test_schedule_that_cannot_be_written_does_not_affect_the_others(
@@ -112,7 +112,7 @@ class TestSync:  # A7
         async def send() -> None: ...
 
         await sync(session, app.registry.schedules)
-        row = await show(session, "tick")
+        row = await get_schedule(session, "tick")
         assert (row.kind, row.timezone, row.misfire, row.args) == ("send", "Pacific/Auckland", "skip", {})
         job_id = await trigger_schedule(session, "tick")
         assert job_id is not None
@@ -123,14 +123,14 @@ class TestSync:  # A7
         await add(session, expression="0 0 1 1 *", since="3000 days")
         await sync(session, [definition(expression=EVERY_MINUTE)])
         assert (await evaluate(session)).rows_changed == 0
-        assert (await show(session)).next_at is not None
+        assert (await get_schedule(session)).next_at is not None
 
     async def test_new_expression_enables_a_disabled_schedule(self, session: Session) -> None:
         await add(session, expression="nonsense")
         await evaluate(session)
-        assert not (await show(session)).enabled
+        assert not (await get_schedule(session)).enabled
         await sync(session, [definition()])
-        row = await show(session)
+        row = await get_schedule(session)
         assert (row.enabled, row.last_error) == (True, None)
 
 
@@ -140,7 +140,7 @@ class TestFire:  # A8
         assert (await evaluate(session)).rows_changed == 1
         assert (await evaluate(session)).rows_changed == 0
         (job,) = await jobs(session)
-        row = await show(session)
+        row = await get_schedule(session)
         assert job["kind"] == "work"
         assert job["metadata"]["cron"] == "digest"
         assert datetime.fromisoformat(job["metadata"]["fire_time"]) == row.last_enqueued_at
@@ -175,7 +175,7 @@ class TestFire:  # A8
     async def test_misfire_policy_skip_ignores_old_fire_times(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="1000 days", misfire="skip")
         assert (await evaluate(session)).rows_changed == 0
-        assert (await show(session)).last_enqueued_at is not None
+        assert (await get_schedule(session)).last_enqueued_at is not None
         await add(session, "tick", EVERY_SECOND, misfire="skip")
         assert (await evaluate(session)).rows_changed == 1
 
@@ -240,7 +240,7 @@ class TestTwoLeaders:  # A9
         in_a_year = seen.now + timedelta(days=365)
         assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=in_a_year) == []
         await evaluate(session)
-        row = await show(session)
+        row = await get_schedule(session)
         assert row.next_at is not None
         assert row.next_at - seen.now < timedelta(minutes=5)
 
@@ -272,7 +272,7 @@ class TestDisabled:
         with caplog.at_level(logging.ERROR):
             assert (await evaluate(session)).rows_changed == 1
             await evaluate(session)
-        row = await show(session, "a bad one")
+        row = await get_schedule(session, "a bad one")
         assert not row.enabled
         assert row.last_error
         assert text in row.last_error
@@ -286,7 +286,7 @@ class TestDisabled:
             async with other.connection.transaction():
                 await other.connection.execute("SELECT * FROM awa.cron WHERE name = 'a held one' FOR UPDATE")
                 assert (await evaluate(leader)).rows_changed == 1
-            assert (await show(leader, "a held one")).enabled
+            assert (await get_schedule(leader, "a held one")).enabled
             assert (await evaluate(leader)).rows_changed == 1
 
 
@@ -301,14 +301,14 @@ class TestPause:
         await pause_schedule(session, "digest", paused=True)
         await pause_schedule(session, "digest", paused=False)
         assert (await evaluate(session)).rows_changed == 0
-        row = await show(session)
+        row = await get_schedule(session)
         assert not row.paused
         assert row.next_at is not None
 
     async def test_commands_for_an_unknown_schedule_return_nothing(self, session: Session) -> None:
-        assert not await pause_schedule(session, "nobody", paused=True)
-        assert not await delete_schedule(session, "nobody")
-        assert await trigger_schedule(session, "nobody") is None
+        assert not await pause_schedule(session, "unknown", paused=True)
+        assert not await delete_schedule(session, "unknown")
+        assert await trigger_schedule(session, "unknown") is None
 
     async def test_deleting_a_schedule_keeps_its_jobs(self, session: Session) -> None:
         await add(session)
@@ -321,10 +321,10 @@ class TestPause:
 async def test_triggering_does_not_change_the_schedule(session: Session) -> None:
     await add(session, since="1 day")
     await insert_queue(session, paused=True)
-    before = await show(session)
+    before = await get_schedule(session)
     job_id = await trigger_schedule(session, "digest")
     assert job_id is not None
     job = await look(session, job_id)
     assert (job.state, job.metadata["cron"]) == (State.AVAILABLE, "digest")
     assert "triggered_at" in job.metadata
-    assert await show(session) == before
+    assert await get_schedule(session) == before

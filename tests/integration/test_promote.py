@@ -67,12 +67,12 @@ async def test_waiting_jobs_are_not_promoted(session: Session) -> None:
 
 
 async def test_promotion_notifies_workers_once_per_queue(session: Session) -> None:
-    heard = await listen(session, "a", "b")
-    for queue in ("a", "a", "b", "nobody-waits-here"):
+    notifications = await listen(session, "a", "b")
+    for queue in ("a", "a", "b", "without-listeners"):
         await insert(session, "scheduled", state="scheduled", run_at=ago(1), queue=queue)
     await promote_jobs(session, limit=10)
     await session.connection.execute("SELECT 1")
-    assert sorted(heard) == ["ready:a", "ready:b"]
+    assert sorted(notifications) == ["ready:a", "ready:b"]
 
 
 async def test_100_000_due_jobs_are_promoted_in_batches_while_claims_go_on(
@@ -81,18 +81,18 @@ async def test_100_000_due_jobs_are_promoted_in_batches_while_claims_go_on(
     total = 100_000
     await insert(session, "scheduled", total, state="scheduled", run_at=ago(60))
     promoting = asyncio.Event()
-    taken: list[int] = []
+    claimed: list[int] = []
     times_s: list[float] = []
-    taken_meanwhile = 0
+    claimed_during_promotion = 0
 
     async def drain(own: Session) -> None:
-        nonlocal taken_meanwhile
-        while len(taken) < total:
+        nonlocal claimed_during_promotion
+        while len(claimed) < total:
             began = time.monotonic()
             rows = await claim(own, limit=500)
             times_s.append(time.monotonic() - began)
-            taken.extend(row["id"] for row in rows)
-            taken_meanwhile += 0 if promoting.is_set() else len(rows)
+            claimed.extend(row["id"] for row in rows)
+            claimed_during_promotion += 0 if promoting.is_set() else len(rows)
             if not rows:
                 await asyncio.sleep(0.01)
 
@@ -110,8 +110,8 @@ async def test_100_000_due_jobs_are_promoted_in_batches_while_claims_go_on(
         async with asyncio.timeout(60):
             await draining
     assert batches == 100
-    assert taken_meanwhile > 0
-    assert len(taken) == len(set(taken)) == total
+    assert claimed_during_promotion > 0
+    assert len(claimed) == len(set(claimed)) == total
     p50, p99 = (sorted(times_s)[int(len(times_s) * share)] * 1000 for share in (0.5, 0.99))
     print(f"{len(times_s)} claims of up to 500: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
     assert p99 < 5000

@@ -102,13 +102,13 @@ class TestShares:  # F6
             await insert_queue(session, queue, max_workers=4)
             await register(session, IDS[0 if queue == "a" else 1], queue=queue)
         await Rebalance().run(session)
-        heard: list[str] = []
+        notifications: list[str] = []
         async with another_session(database) as other:
-            await other.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+            await other.connection.add_listener("awa", lambda *args: notifications.append(str(args[3])))
             await register(session, IDS[2], queue="b")
             assert (await Rebalance().run(session)).rows_changed == 2
-            await eventually(lambda: heard)
-        assert heard == ["queues:b"]
+            await eventually(lambda: notifications)
+        assert notifications == ["queues:b"]
         assert (await slots(session, "a"), await slots(session, "b")) == ({1: 4}, {2: 2, 3: 2})
 
     async def test_worker_that_was_removed_in_the_meantime_gets_no_share(self, session: Session) -> None:
@@ -218,11 +218,11 @@ class TestLeader:
     async def test_leader_assigns_shares_as_soon_as_a_queue_is_limited(
         self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        heard: dict[UUID, list[int | None]] = {}
+        slots_of: dict[UUID, list[int | None]] = {}
 
         def apply(claim_loop: object, directives: object) -> None:
             worker_id = claim_loop._claimant.worker_id  # type: ignore[attr-defined]
-            heard.setdefault(worker_id, []).append(directives.queues["email"].slots)  # type: ignore[attr-defined]
+            slots_of.setdefault(worker_id, []).append(directives.queues["email"].slots)  # type: ignore[attr-defined]
 
         monkeypatch.setattr("awa_py.worker.claiming.claim_loop.ClaimLoop.apply", apply)
         app = with_settings(database_url, QUICK)
@@ -231,6 +231,6 @@ class TestLeader:
             first, second = sorted([one.id, two.id])
             await session.connection.execute("UPDATE awa.queues SET max_workers = 5 WHERE name = 'email'")
             await set_queue(session, "email", {})  # notifies the leader
-            await eventually(lambda: (heard[first][-1], heard[second][-1]) == (3, 2))
+            await eventually(lambda: (slots_of[first][-1], slots_of[second][-1]) == (3, 2))
             await command_workers(session, [first], quiet=True)
-            await eventually(lambda: heard[second][-1] == 5)
+            await eventually(lambda: slots_of[second][-1] == 5)

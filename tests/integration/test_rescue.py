@@ -110,12 +110,12 @@ class TestStaleJobs:
         assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
 
     async def test_worker_is_notified_of_the_rescue(self, session: Session) -> None:  # A12
-        heard: list[str] = []
-        await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+        notifications: list[str] = []
+        await session.connection.add_listener("awa", lambda *args: notifications.append(str(args[3])))
         (job_id,) = await insert_running(session, silent_s=100, lease=7)
         await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
         await session.connection.execute("SELECT 1")
-        assert f"lost:{job_id}:7" in heard
+        assert f"lost:{job_id}:7" in notifications
 
     async def test_rescue_is_logged(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:  # A21
         (job_id,) = await insert_running(session, silent_s=100, attempt=2)

@@ -55,15 +55,15 @@ async def rescue(session: Session, limit: int = 100) -> LostJobs:
 
 async def test_jobs_of_a_gone_worker_are_rescued_before_its_row_is_deleted(holder: Session, session: Session) -> None:
     await killed(holder, session)
-    heard: list[str] = []
-    await session.connection.add_listener("awa", lambda *args: heard.append(str(args[3])))
+    notifications: list[str] = []
+    await session.connection.add_listener("awa", lambda *args: notifications.append(str(args[3])))
     lost = await rescue(session)
     assert [(job.attempt, job.failed) for job in lost.jobs] == [(1, False)] * 3
     assert await states(session) == {"retryable": 3}
     job = await look(session, lost.jobs[0].id)
     assert (job.rescues, job.attempt, job.errors[-1]["error"]) == (1, 1, "worker gone: its session ended")
-    await eventually(lambda: heard)
-    assert sorted(heard) == [f"lost:{job.id}:1" for job in lost.jobs]
+    await eventually(lambda: notifications)
+    assert sorted(notifications) == [f"lost:{job.id}:1" for job in lost.jobs]
     assert (await rescue(session)).workers == 1
     assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 0
     assert await rescue(session) == LostJobs([], 0, None)

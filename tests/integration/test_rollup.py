@@ -32,7 +32,7 @@ async def this_minute(session: Session) -> datetime:
     return now.replace(second=0, microsecond=0)
 
 
-async def ended(
+async def insert_ended(
     session: Session, at: datetime, rows: int = 1, *, wait_s: float = 1.0, run_s: float = 0.1, **columns: Any
 ) -> None:
     """Insert jobs that ended at this time."""
@@ -42,7 +42,7 @@ async def ended(
     await insert(session, table, rows, **{**given, "finalized_at": at, **columns})
 
 
-async def rolled(session: Session) -> list[Bucket]:
+async def list_all_buckets(session: Session) -> list[Bucket]:
     return await metric_buckets.list_buckets(
         session, datetime.fromisoformat("2000-01-01T00:00Z"), queue=None, kind=None
     )
@@ -55,12 +55,12 @@ async def roll_up(session: Session) -> int:
 class TestBuckets:  # F16
     async def test_minute_has_counts_and_percentiles_by_queue_and_kind(self, session: Session) -> None:
         minute = await this_minute(session) - MINUTE
-        await ended(session, minute + seconds(5), 90, queue="a", kind="short", wait_s=0.01, run_s=0.2)
-        await ended(session, minute + seconds(9), 10, queue="a", kind="short", wait_s=5, run_s=30, attempt=3)
-        await ended(session, minute, 2, queue="a", kind="long", state="failed", attempt=4)
-        await ended(session, minute, 3, queue="b", kind="short", state="cancelled", attempt=0, attempted_at=None)
+        await insert_ended(session, minute + seconds(5), 90, queue="a", kind="short", wait_s=0.01, run_s=0.2)
+        await insert_ended(session, minute + seconds(9), 10, queue="a", kind="short", wait_s=5, run_s=30, attempt=3)
+        await insert_ended(session, minute, 2, queue="a", kind="long", state="failed", attempt=4)
+        await insert_ended(session, minute, 3, queue="b", kind="short", state="cancelled", attempt=0, attempted_at=None)
         assert await roll_up(session) == 3
-        long, short, unrun = await rolled(session)
+        long, short, unrun = await list_all_buckets(session)
         assert (short.at, short.queue, short.kind) == (minute, "a", "short")
         assert (short.completed, short.failed, short.cancelled, short.retried) == (100, 0, 0, 20)
         assert (long.completed, long.failed, long.cancelled, long.retried) == (0, 2, 0, 6)
@@ -73,9 +73,9 @@ class TestBuckets:  # F16
     async def test_minute_starts_at_second_zero(self, session: Session) -> None:
         minute = await this_minute(session) - MINUTE
         for at in (minute - seconds(0.001), minute, minute + seconds(59.999)):
-            await ended(session, at)
+            await insert_ended(session, at)
         await roll_up(session)
-        assert [(bucket.at, bucket.completed) for bucket in await rolled(session)] == [
+        assert [(bucket.at, bucket.completed) for bucket in await list_all_buckets(session)] == [
             (minute - MINUTE, 1),
             (minute, 2),
         ]
@@ -83,79 +83,81 @@ class TestBuckets:  # F16
     async def test_repeated_roll_up_changes_nothing(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in range(REPEATED_MINUTES):
-            await ended(session, minute - n * MINUTE, 5 + n)
+            await insert_ended(session, minute - n * MINUTE, 5 + n)
         assert await roll_up(session) == 3
-        first = await rolled(session)
+        first = await list_all_buckets(session)
         for _ in range(3):
             assert await roll_up(session) == 0
-        assert await rolled(session) == first
+        assert await list_all_buckets(session) == first
 
     async def test_last_three_minutes_are_rolled_up_again(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in range(5):
-            await ended(session, minute - n * MINUTE)
+            await insert_ended(session, minute - n * MINUTE)
         task = RollUp(RETENTION)
         while (await task.run(session)).has_more:
             pass
         for n in range(5):  # these commit late
-            await ended(session, minute - n * MINUTE)
+            await insert_ended(session, minute - n * MINUTE)
         assert await task.run(session) == TaskResult(REPEATED_MINUTES)
-        assert [bucket.completed for bucket in await rolled(session)] == [1, 1, 2, 2, 2]
+        assert [bucket.completed for bucket in await list_all_buckets(session)] == [1, 1, 2, 2, 2]
 
     async def test_deleted_jobs_still_count(self, session: Session) -> None:
         minute = await this_minute(session)
-        await ended(session, minute, 5)
-        await ended(session, minute, 5, kind="other")
+        await insert_ended(session, minute, 5)
+        await insert_ended(session, minute, 5, kind="other")
         assert await roll_up(session) == 2
         await session.connection.execute("DELETE FROM awa.completed WHERE kind = 'other'")
         await session.connection.execute("DELETE FROM awa.completed WHERE id = (SELECT min(id) FROM awa.completed)")
         assert await roll_up(session) == 0
-        assert [bucket.completed for bucket in await rolled(session)] == [5, 5]
+        assert [bucket.completed for bucket in await list_all_buckets(session)] == [5, 5]
 
     async def test_job_that_ends_twice_in_a_minute_counts_twice(self, session: Session) -> None:
         minute = await this_minute(session)
-        await ended(session, minute, 3, state="failed", run_s=5.0)
+        await insert_ended(session, minute, 3, state="failed", run_s=5.0)
         await roll_up(session)
         await session.connection.execute("DELETE FROM awa.dead")
-        await ended(session, minute, 2, run_s=0.1)
+        await insert_ended(session, minute, 2, run_s=0.1)
         await roll_up(session)
-        (bucket,) = await rolled(session)
+        (bucket,) = await list_all_buckets(session)
         assert (bucket.completed, bucket.failed) == (2, 3)
         assert (bucket.run_p50 or 0) > 4  # percentile of the three failed jobs
-        await ended(session, minute, 8, run_s=0.1)
+        await insert_ended(session, minute, 8, run_s=0.1)
         await roll_up(session)
-        (bucket,) = await rolled(session)
+        (bucket,) = await list_all_buckets(session)
         assert (bucket.completed, bucket.failed) == (10, 3)
         assert (bucket.run_p50 or 9) < 1  # percentile of the ten completed jobs
         assert await roll_up(session) == 0
 
     async def test_two_leaders_count_each_job_once(self, session: Session, database: Database) -> None:
         minute = await this_minute(session)
-        await ended(session, minute, 1000)
+        await insert_ended(session, minute, 1000)
         async with another_session(database) as other:
             done = await asyncio.gather(roll_up(session), roll_up(other))
         assert sum(done) in (1, 2)
-        assert [bucket.completed for bucket in await rolled(session)] == [1000]
+        assert [bucket.completed for bucket in await list_all_buckets(session)] == [1000]
 
 
 class TestCatchUp:  # F16
     async def test_new_leader_rolls_up_the_missed_minutes(self, session: Session) -> None:
         minute = await this_minute(session)
-        await ended(session, minute - 40 * MINUTE)
+        await insert_ended(session, minute - 40 * MINUTE)
         await metric_buckets.roll_up_minutes(
             session, minute - 40 * MINUTE, minute - 39 * MINUTE
         )  # no leader since then
         for n in range(40):
-            await ended(session, minute - n * MINUTE)
+            await insert_ended(session, minute - n * MINUTE)
         assert await roll_up(session) == 40
-        assert [bucket.at for bucket in await rolled(session)] == [minute - n * MINUTE for n in range(40, -1, -1)]
+        assert [bucket.at for bucket in await list_all_buckets(session)] == [
+            minute - n * MINUTE for n in range(40, -1, -1)
+        ]
 
     async def test_new_leader_rolls_up_at_most_an_hour(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in (0, 59, 60, 61, 62, 300):
-            await ended(session, minute - n * MINUTE)
+            await insert_ended(session, minute - n * MINUTE)
         assert await roll_up(session) == 3
-        assert minute - (await rolled(session))[0].at == MAX_CATCH_UP
+        assert minute - (await list_all_buckets(session))[0].at == MAX_CATCH_UP
 
     async def test_fast_batches_grow(self, session: Session) -> None:
         task = RollUp(RETENTION)
@@ -169,7 +171,7 @@ class TestCatchUp:  # F16
         monkeypatch.setattr(rollup, "SLOW_BATCH_S", 0.0)
         minute = await this_minute(session)
         for n in range(10):
-            await ended(session, minute - n * MINUTE)
+            await insert_ended(session, minute - n * MINUTE)
         task = RollUp(RETENTION)
         written = 0
         while (batch := await task.run(session)).has_more:
@@ -190,7 +192,7 @@ class TestRetention:
         assert await count(session.connection, BUCKETS) == 2
 
     async def test_retention_of_zero_disables_the_roll_up(self, session: Session) -> None:
-        await ended(session, await this_minute(session))
+        await insert_ended(session, await this_minute(session))
         assert await run_once(leader_task("rollup", Settings(rollup_retention=seconds(0))), session) == 0
         assert await count(session.connection, BUCKETS) == 0
 
@@ -199,10 +201,10 @@ class TestSums:
     async def test_sums_and_percentiles_cover_many_minutes(self, session: Session) -> None:
         minute = await this_minute(session)
         for n in range(20):
-            await ended(session, minute - n * MINUTE, 9, queue="a", kind="x", wait_s=0.01)
-            await ended(session, minute - n * MINUTE, 1, queue="a", kind="x", wait_s=100, attempt=2)
-        await ended(session, minute, 4, queue="a", kind="y", state="failed")
-        await ended(session, minute - 50 * MINUTE, 4, queue="a", kind="x")
+            await insert_ended(session, minute - n * MINUTE, 9, queue="a", kind="x", wait_s=0.01)
+            await insert_ended(session, minute - n * MINUTE, 1, queue="a", kind="x", wait_s=100, attempt=2)
+        await insert_ended(session, minute, 4, queue="a", kind="y", state="failed")
+        await insert_ended(session, minute - 50 * MINUTE, 4, queue="a", kind="x")
         await roll_up(session)
         first = minute - 19 * MINUTE
         x, y = await metric_buckets.sum_buckets(session, first, queue=None, kind=None, slot_minutes=5)
@@ -230,7 +232,7 @@ class TestSums:
     ) -> None:
         minute = await this_minute(session)
         for queue, kind in (("a", "x"), ("a", "y"), ("b", "x")):
-            await ended(session, minute, queue=queue, kind=kind)
+            await insert_ended(session, minute, queue=queue, kind=kind)
         await roll_up(session)
         only: dict[str, Any] = {"queue": None, "kind": None, **chosen}
         sums = await metric_buckets.sum_buckets(session, minute, slot_minutes=1, **only)
@@ -253,7 +255,7 @@ async def test_missing_duration_has_no_latency_bucket(session: Session) -> None:
 
 
 async def test_roll_up_of_three_minutes_does_not_read_the_whole_day(database: Database) -> None:
-    """With the leader's plan settings. VACUUM has run, as autovacuum does after so many rows."""
+    """With the leader's plan settings. VACUUM has run, as autovacuum does after this many rows."""
     async with another_session(database, **STABLE_PLAN_SETTINGS) as leader:
         minute = await this_minute(leader)
         await leader.connection.execute(

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.integration
 
 
 async def test_every_task_changes_nothing_in_an_empty_database(session: Session) -> None:
-    for each in all_tasks(Settings(), [], Metrics()):
-        assert await run_once(each, session) == 0
+    for task in all_tasks(Settings(), [], Metrics()):
+        assert await run_once(task, session) == 0
 
 
 async def test_tasks_have_the_intervals_of_the_settings() -> None:  # A1
-    intervals = {each.name: each.interval.total_seconds() for each in all_tasks(Settings(), [], Metrics())}
+    intervals = {task.name: task.interval.total_seconds() for task in all_tasks(Settings(), [], Metrics())}
     assert {name: intervals[name] for name in ("promote", "rescue", "deadlines", "cleanup", "cron", "cron-sync")} == {
         "promote": 5,
         "rescue": 30,

@@ -395,13 +395,13 @@ async def beaten_since(session: Session, worker: Worker, moment: object) -> bool
 
 async def test_command_is_sent_to_its_worker_and_to_the_leader(session: Session, database: Database) -> None:
     one, two = worker_info(), worker_info()
-    heard: list[str] = []
+    notifications: list[str] = []
     for channel in ("awa", "awa:leader"):
-        await session.connection.add_listener(channel, lambda *args: heard.append(f"{args[2]} {args[3]}"))
+        await session.connection.add_listener(channel, lambda *args: notifications.append(f"{args[2]} {args[3]}"))
     async with another_session(database) as other:
         for each in (one, two):
             await heartbeat_worker(other, each)
         assert await queues.command_workers(other, [one.id, new_owner()], quiet=True) == {one.id}
         assert [(await worker_row(other, each.id)).quiet for each in (one, two)] == [True, False]
-    await eventually(lambda: len(heard) == 2)
-    assert sorted(heard) == [f"awa workers:{one.id}", "awa:leader queues:"]
+    await eventually(lambda: len(notifications) == 2)
+    assert sorted(notifications) == [f"awa workers:{one.id}", "awa:leader queues:"]
