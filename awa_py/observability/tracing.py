@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from awa_py.model.job import JobSpec, NewJob
-from awa_py.model.outcomes import Cancel, Outcome, Snooze, Throttled
+from awa_py.model.outcomes import Outcome
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
@@ -85,17 +85,13 @@ class Tracer:
             record_exception=False,  # the message may contain the job's data
             set_status_on_exception=False,
         ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                self.record_outcome(span, error)
-                raise
+            yield span
 
-    def record_outcome(self, span: "Span", result: object) -> None:
+    def record_outcome(self, span: "Span", result: object, *, is_error: bool) -> None:
         """Record how the handler ended: the outcome or the error's type, never its message."""
         if isinstance(result, Outcome):
             span.set_attribute("awa.job.outcome", type(result).__name__.lower())
-        if isinstance(result, Exception) and not isinstance(result, (Snooze, Throttled, Cancel)):
+        if is_error:
             span.set_attribute("error.type", type(result).__qualname__)
             span.set_status(self._trace.StatusCode.ERROR)
 

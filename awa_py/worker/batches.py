@@ -1,4 +1,4 @@
-"""Jobs for batch handlers: gathered, handed over as one list, and settled each on its own."""
+"""Batches: collects the jobs of a batch handler, and keeps the outcome of each job of a call."""
 
 import asyncio
 import time
@@ -7,20 +7,21 @@ from typing import Any
 
 from awa_py.model.context import BatchJob
 from awa_py.model.registry import Handler
-from awa_py.worker.claimed_job import OVERRAN, ClaimedJob, StopReason
+from awa_py.worker.claimed_job import TIMED_OUT, ClaimedJob
+from awa_py.worker.outcomes import StopReason
 
 
 class Batch:
-    """Jobs that one call of a handler takes together. The call holds one slot, however many they are."""
+    """The jobs of one call of a batch handler. The call holds one slot, whatever its size."""
 
     __slots__ = (
         "_abandoned",
         "_by_id",
-        "_settle",
-        "_unsettled",
+        "_on_settled",
+        "_open",
         "_wanted",
-        "flights",
         "handler",
+        "jobs",
         "kind",
         "queue",
         "size",
@@ -29,81 +30,81 @@ class Batch:
         "waiting_since",
     )
 
-    def __init__(self, handler: Handler, flights: Sequence[ClaimedJob]) -> None:
+    def __init__(self, handler: Handler, jobs: Sequence[ClaimedJob]) -> None:
         self.handler = handler
         self.kind = handler.kind
-        self.flights = flights
-        self.queue = flights[0].queue
+        self.jobs = jobs
+        self.queue = jobs[0].queue
         self.waiting_since = time.monotonic()
-        self.size = len(flights)
-        self._by_id = {flight.id: flight for flight in flights}
-        self._unsettled = dict(self._by_id)
-        self._settle: Callable[[Batch, int, object], None] | None = None
-        self._wanted = set(self._unsettled)
+        self.size = len(jobs)
+        self._by_id = {job.id: job for job in jobs}
+        self._open = dict(self._by_id)  # without an outcome
+        self._wanted = set(self._open)  # open, and not asked to stop
+        self._on_settled: Callable[[Batch, int, object], None] | None = None
         self.stop: StopReason | None = None
         self.task: asyncio.Task[None] | None = None
         self._abandoned = False
-        for flight in flights:
-            flight.told = self._one_is_told
-            if flight.stop is not None:
-                self._one_is_told(flight, flight.stop)
+        for job in jobs:
+            job.on_stop = self._stop_job
+            if job.stop is not None:
+                self._stop_job(job, job.stop)
 
     def request_stop(self, reason: StopReason) -> None:
-        """Tells the handler to stop, whatever its jobs were told: an asynchronous one is interrupted."""
+        """Ask the handler to stop, whatever its jobs were asked. An asynchronous one is interrupted."""
         if self.stop not in (reason, StopReason.SHUTDOWN):  # once for each reason: it may be cleaning up
             self.stop = reason
             if self.task is not None:
                 self.task.cancel()
 
-    def _one_is_told(self, flight: ClaimedJob, reason: StopReason) -> None:
-        """The call is interrupted once none of the jobs that it has not settled is wanted any more."""
-        self._wanted.discard(flight.id)
-        if self._unsettled and not self._wanted:
+    def _stop_job(self, job: ClaimedJob, reason: StopReason) -> None:
+        """Interrupt the call if all of its open jobs were asked to stop."""
+        self._wanted.discard(job.id)
+        if self._open and not self._wanted:
             self.request_stop(reason)
 
     @property
     def limit(self) -> tuple[float, float] | None:
-        """The earliest of its jobs' limits."""
-        limited = [flight for flight in self.flights if flight.limit_s is not None]
-        return min((limit for flight in limited if (limit := flight.limit) is not None), default=None)
+        """Return the earliest limit of its jobs."""
+        limited = [job for job in self.jobs if job.limit_s is not None]
+        return min((limit for job in limited if (limit := job.limit) is not None), default=None)
 
-    def settle(self, job_id: int) -> ClaimedJob | None:
-        """The handler has settled that job; None where its call had ended before."""
+    def close_job(self, job_id: int) -> ClaimedJob | None:
+        """Return the job that the handler has settled, or None if the call had ended before."""
         self._wanted.discard(job_id)
-        return self._unsettled.pop(job_id, None)
+        return self._open.pop(job_id, None)
 
     def open_jobs(self) -> list[ClaimedJob]:
-        """The jobs whose outcome is open; after this call, none is."""
-        flights, self._unsettled = list(self._unsettled.values()), {}
-        return flights
+        """Return the jobs that have no outcome yet, and forget them."""
+        jobs, self._open = list(self._open.values()), {}
+        return jobs
 
-    def unwanted(self) -> list[ClaimedJob]:
-        """The jobs that were told to stop before the handler could see them: it never will."""
-        unwanted = [flight for flight in self.flights if flight.stop is not None]
-        for flight in unwanted:
-            del self._unsettled[flight.id]
-        return unwanted
+    def remove_stopped(self) -> list[ClaimedJob]:
+        """Remove the jobs that were asked to stop before the call, so that the handler does not get them."""
+        stopped = [job for job in self.jobs if job.stop is not None]
+        for job in stopped:
+            del self._open[job.id]
+        return stopped
 
-    def jobs(self, settle: Callable[["Batch", int, object], None]) -> list[BatchJob]:
-        """What the handler sees; what it says of one of them goes to `settle`."""
-        self._settle = settle
-        return [BatchJob(flight, self) for flight in self._unsettled.values()]
+    def batch_jobs(self, on_settled: Callable[["Batch", int, object], None]) -> list[BatchJob]:
+        """Return the jobs for the handler. `on_settled` is called when it settles one of them."""
+        self._on_settled = on_settled
+        return [BatchJob(job, self) for job in self._open.values()]
 
     def settle_job(self, job_id: int, end: object) -> None:
-        """The handler has settled one of its jobs: from the loop, or from its thread."""
-        assert self._settle is not None
-        self._settle(self, job_id, end)
+        """Take what a job was settled with, from the loop or from the handler's thread."""
+        assert self._on_settled is not None
+        self._on_settled(self, job_id, end)
 
     def stop_reason(self, job_id: int) -> str | None:
-        """Why the handler need not go on with that job, where it need not."""
-        return self._by_id[job_id].stop or (OVERRAN if self._abandoned else None)
+        """Return why the handler should stop working on the job, or None if it should not."""
+        return self._by_id[job_id].stop or (TIMED_OUT if self._abandoned else None)
 
-    def is_abandoned(self) -> None:
-        """Its thread cannot be interrupted: whoever looks there sees that its work is not wanted any more."""
+    def mark_abandoned(self) -> None:
+        """Show the handler that its results are not wanted: its thread cannot be interrupted, but it can check."""
         self._abandoned = True
 
     def fields(self) -> dict[str, Any]:
-        """What log lines about it say."""
+        """Return the fields of log lines about this call."""
         return {"jobs": self.size, "job_kind": self.handler.kind, "queue": self.queue}
 
     def __str__(self) -> str:
@@ -111,7 +112,7 @@ class Batch:
 
 
 class BatchCollector:
-    """Gathers jobs of one kind and queue: a batch is full, or its first job has waited long enough."""
+    """Collects jobs of one kind and queue until a batch is full or its first job has waited for the linger time."""
 
     def __init__(self, handler: Handler, dispatch: Callable[[Batch], None]) -> None:
         assert handler.batching is not None
@@ -119,25 +120,25 @@ class BatchCollector:
         self._size = handler.batching.size
         self._linger_s = handler.batching.linger_s
         self._dispatch = dispatch
-        self._flights: list[ClaimedJob] = []
+        self._jobs: list[ClaimedJob] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, flights: Sequence[ClaimedJob]) -> None:
-        self._flights.extend(flights)
-        while len(self._flights) >= self._size:
-            self._send()
-        if self._flights and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._send)
+    def add(self, jobs: Sequence[ClaimedJob]) -> None:
+        self._jobs.extend(jobs)
+        while len(self._jobs) >= self._size:
+            self._dispatch_batch()
+        if self._jobs and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._dispatch_batch)
 
-    def take_back(self) -> list[ClaimedJob]:
-        """Takes those back that still wait for others."""
-        flights, self._flights = self._flights, []
-        return flights
+    def take_all(self) -> list[ClaimedJob]:
+        """Remove and return the jobs of the incomplete batch."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
 
-    def _send(self) -> None:
+    def _dispatch_batch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._flights:
-            flights, self._flights = self._flights[: self._size], self._flights[self._size :]
-            self._dispatch(Batch(self._handler, flights))
+        if self._jobs:
+            jobs, self._jobs = self._jobs[: self._size], self._jobs[self._size :]
+            self._dispatch(Batch(self._handler, jobs))

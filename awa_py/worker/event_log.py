@@ -1,20 +1,19 @@
-"""Notes what happened to jobs that their rows will forget, and writes it every other second, off the hot path.
+"""Records what happened to a job that its row does not keep, and writes it every two seconds, off the hot path.
 
-A row knows when its job was enqueued, its last start, its end, and its errors. What it does not keep is noted here: how
-earlier attempts began, by whom, and that they were repeated, put off or given back. A job that succeeds at its first
-attempt, within two seconds, costs nothing.
+A row has the times of its job's enqueueing, last start and end, and its errors. The event log adds when and where
+earlier attempts started, and that they were retried, snoozed, throttled or released. A job that succeeds at its first
+attempt within two seconds costs nothing here.
 """
 
 import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import asyncpg
 
-from awa_py import durations
 from awa_py.background import wait_for_event
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.reconnecting import ReconnectingConnection
@@ -27,135 +26,115 @@ from awa_py.store.session import Session
 from awa_py.text import describe
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.in_flight import InFlightJobs
-from awa_py.worker.outcomes import AttemptOutcome, Released, Snoozed, Throttled
 
 logger = logging.getLogger("awa.worker")
 
 FLUSH_INTERVAL_S = 2.0
-MOST_KEPT = 50_000
-MOST_A_FLUSH = 2_500  # at about 10 µs each: where all jobs fail, that is a hundredth of the time
-LAST_FLUSH_S = 5.0
-
-STARTED, RETRIED, SNOOZED, THROTTLED, RELEASED = "started", "retried", "snoozed", "throttled", "released"
-# What becomes of a job that goes on, by the type of its outcome.
-GOES_ON: dict[type[AttemptOutcome] | type[None], str] = {
-    Snoozed: SNOOZED,
-    Throttled: THROTTLED,
-    Released: RELEASED,
-}
-NOT_BEGUN = "before it began"
+MAX_BUFFERED = 50_000
+MAX_PER_FLUSH = 2_500  # at about 10 µs each: if all jobs fail, one percent of the time
+LAST_FLUSH_TIMEOUT_S = 5.0
 
 
 class EventLog:
-    """What is to be noted, until it is written. A crash loses it, and with it not a job."""
+    """Buffers the events of jobs until they are written. A crash loses buffered events, but no job."""
 
     def __init__(
         self,
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         schema: Schema,
-        flights: InFlightJobs,
+        in_flight: InFlightJobs,
         metrics: Metrics,
         worker_id: UUID,
         *,
-        wanted: bool,
+        enabled: bool,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._schema = schema
-        self._flights = flights
+        self._in_flight = in_flight
         self._dropped = metrics.timeline_dropped
         self._worker_id = worker_id
-        self._wanted = wanted
-        self._happenings: deque[JobEvent] = deque()
-        self._in_hand = 0  # how many more are being written
-        self._noted_until = 0.0  # of what was claimed by then, and ran on, the start is noted
+        self._enabled = enabled
+        self._buffer: deque[JobEvent] = deque()
+        self._being_written = 0
+        self._starts_recorded_until = 0.0  # jobs that were claimed by then and still run have a "started" event
         self._log_throttle = LogThrottle(logger)
-        self._soon = asyncio.Event()
+        self._wake = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        if self._wanted:
-            self._task = asyncio.create_task(self._run(), name="awa timeline")
+        if self._enabled:
+            self._task = asyncio.create_task(self._run(), name="awa event log")
 
     async def stop(self) -> None:
-        """Writes what it has, as far as that can be done at once."""
+        """Write the buffer if the database is there, and stop."""
         if self._task is None:
             return
         self._stopping = True
-        self._soon.set()
+        self._wake.set()
         try:
-            async with asyncio.timeout(LAST_FLUSH_S):
-                await self._task  # not cancelled: what it is writing would be written once more
-                while self._happenings and await self._flush():
+            async with asyncio.timeout(LAST_FLUSH_TIMEOUT_S):
+                await self._task  # not cancelled: the events that it is writing would be written again
+                while self._buffer and await self._flush():
                     pass
         except TimeoutError:
-            logger.debug("the timeline was not written to its end")
-        self._dropped.inc(len(self._happenings))
+            logger.debug("the last events could not be written in time")
+        self._dropped.inc(len(self._buffer))
         self._log_throttle.close()
-        await self._link.close()
+        await self._connection.close()
 
     def flush_soon(self) -> None:
-        """The worker is about to stop: what is noted by now should not have to wait for its end."""
-        self._soon.set()
+        """Flush now instead of at the next interval."""
+        self._wake.set()
 
-    def note(self, event: str, flights: Sequence[ClaimedJob]) -> None:
-        """This happened to these jobs, just now."""
-        if self._wanted and flights:
+    def add(
+        self, event: str, jobs: Sequence[ClaimedJob], detail: Callable[[ClaimedJob], str | None] | None = None
+    ) -> None:
+        """Record an event that has just happened to the jobs."""
+        if self._enabled and jobs:
             now = time.monotonic()
-            self._add([_happening(event, flight, now, _detail(flight)) for flight in flights])
+            self._append([_job_event(event, job, now, None if detail is None else detail(job)) for job in jobs])
 
-    def _add(self, happenings: Sequence[JobEvent]) -> None:
-        room = max(0, MOST_KEPT - self._in_hand - len(self._happenings))
-        self._happenings.extend(happenings[:room])
-        self._dropped.inc(len(happenings[room:]))
+    def _append(self, job_events: Sequence[JobEvent]) -> None:
+        room = max(0, MAX_BUFFERED - self._being_written - len(self._buffer))
+        self._buffer.extend(job_events[:room])
+        self._dropped.inc(len(job_events[room:]))
 
-    def _note_long_runs(self) -> None:
-        """Whoever dies in the middle of a job should have said that it began with it."""
-        long_ago = time.monotonic() - FLUSH_INTERVAL_S
-        long = [flight for flight in self._flights if self._noted_until < flight.waiting_since <= long_ago]
-        self._add([_happening(STARTED, flight, flight.waiting_since, None) for flight in long])
-        self._noted_until = long_ago
+    def _record_long_runs(self) -> None:
+        """Record the start of jobs that have been running for a while: this worker may die before they end."""
+        until = time.monotonic() - FLUSH_INTERVAL_S
+        long_runs = [job for job in self._in_flight if self._starts_recorded_until < job.waiting_since <= until]
+        self._append([_job_event("started", job, job.waiting_since, None) for job in long_runs])
+        self._starts_recorded_until = until
 
     async def _run(self) -> None:
         while not self._stopping:
-            await wait_for_event(self._soon, FLUSH_INTERVAL_S)
-            self._soon.clear()
-            self._note_long_runs()
+            await wait_for_event(self._wake, FLUSH_INTERVAL_S)
+            self._wake.clear()
+            self._record_long_runs()
             await self._flush()
 
     async def _flush(self) -> bool:
-        """Writes what has gathered, as much as goes at once. Whether that went well."""
-        batch = [self._happenings.popleft() for _ in range(min(len(self._happenings), MOST_A_FLUSH))]
+        """Write one batch. Return False if that failed."""
+        batch = [self._buffer.popleft() for _ in range(min(len(self._buffer), MAX_PER_FLUSH))]
         if not batch:
             return True
-        self._in_hand = len(batch)
+        self._being_written = len(batch)
         written = False
         try:
-            session = Session(await self._link.get(), self._schema)
+            session = Session(await self._connection.get(), self._schema)
             await events.write_events(session, self._worker_id, batch, now=time.monotonic())
             written = True
         except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
-            words = (len(batch), describe(error))
-            self._log_throttle.log(
-                logging.WARNING, "events", "%d events of the timeline wait for the database: %s", *words
-            )
-            self._link.drop()
+            message = "%d events of jobs are waiting for the database: %s"
+            self._log_throttle.log(logging.WARNING, "events", message, len(batch), describe(error))
+            self._connection.drop()
         finally:
-            if not written:  # or not known to be: whoever reads them takes each but once
-                self._happenings.extendleft(reversed(batch))
-            self._in_hand = 0
+            if not written:  # or the commit is unknown: readers ignore an event that was written twice
+                self._buffer.extendleft(reversed(batch))
+            self._being_written = 0
         return written
 
 
-def _happening(event: str, flight: ClaimedJob, at: float, detail: str | None) -> JobEvent:
-    return JobEvent(event, flight.id, flight.lease, flight.attempt, at, flight.waiting_since, detail)
-
-
-def _detail(flight: ClaimedJob) -> str | None:
-    match flight.outcome:
-        case Snoozed(delay):
-            return f"for {durations.text(delay)}"
-        case Released():
-            return flight.stop or NOT_BEGUN
-        case _:
-            return None
+def _job_event(event: str, job: ClaimedJob, at: float, detail: str | None) -> JobEvent:
+    return JobEvent(event, job.id, job.lease, job.attempt, at, job.waiting_since, detail)

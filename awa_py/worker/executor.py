@@ -1,4 +1,4 @@
-"""Runs handlers. No SQL here: what becomes of an attempt is a value that the completer writes."""
+"""Runs handlers. It writes nothing: the end of an attempt becomes an outcome, which goes to the completer."""
 
 import asyncio
 import contextvars
@@ -19,316 +19,327 @@ from awa_py.model.outcomes import Retry
 from awa_py.model.registry import Handler, Registry
 from awa_py.observability.logs import current_call
 from awa_py.worker.batches import Batch, BatchCollector
-from awa_py.worker.claimed_job import ClaimedJob, StopReason
+from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.in_flight import Call, InFlightJobs, QueueSlots
-from awa_py.worker.judge import DONE, HandlerTimeout, Judge, stopped
-from awa_py.worker.outcomes import Released, Throttled
+from awa_py.worker.outcome_table import OUTCOMES
+from awa_py.worker.outcomes import (
+    COMPLETED,
+    AttemptOutcome,
+    HandlerTimeout,
+    Released,
+    StopReason,
+    outcome_of,
+    stopped_outcome,
+)
 
-BURST_S = 0.005  # jobs that wait for nothing run in a row for so long, before others have their turn in the loop
-# What PostgreSQL writes is JSON, without a space around it: nothing is left for raw_decode() to check.
+MAX_BURST_S = 0.005  # how long handlers that never wait may run in a row before the loop runs anything else
+# PostgreSQL writes JSON without surrounding spaces: raw_decode() would have nothing left to check.
 _decode = JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class Executor:
-    """Runs handlers: asynchronous ones in tasks, synchronous ones in threads, some with a batch of jobs at a time."""
+    """Runs handlers: asynchronous ones in tasks, synchronous ones in threads, batch handlers with several jobs."""
 
-    needs_details = False  # of each job that it runs: what the claim brings only where it is asked to
+    needs_details = False  # whether claims must return the details of every job
 
     def __init__(
         self,
         registry: Registry,
-        flights: InFlightJobs,
-        judge: Judge,
+        in_flight: InFlightJobs,
         *,
         threads: int,
-        settle: Callable[[Sequence[ClaimedJob]], None],
-        report: Callable[[ClaimedJob], None],
+        max_result_bytes: int,
+        on_finished: Callable[[Sequence[ClaimedJob]], None],
+        on_progress: Callable[[ClaimedJob], None],
         rate_limits: RateLimits,
         run_times: dict[str, list[float]] | None = None,
     ) -> None:
+        """`on_finished` gets jobs with their outcomes, `on_progress` a job that has new progress, from any thread."""
         self._registry = registry
-        self._flights = flights
-        self._judge = judge
+        self._in_flight = in_flight
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="awa-handler")
-        self._settle = settle
-        self._report = report
+        self._max_result_bytes = max_result_bytes
+        self._on_finished = on_finished
+        self._on_progress = on_progress
         self._rate_limits = rate_limits
         self._run_times = run_times
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.current_thread()
+        self._loop_thread = threading.current_thread()
         self._context = contextvars.copy_context()
-        self._gatherers: dict[tuple[str, str], BatchCollector] = {}
-        self._taker: asyncio.Task[None] | None = None  # takes the jobs that wait
+        self._collectors: dict[tuple[str, str], BatchCollector] = {}
+        self._starter: asyncio.Task[None] | None = None  # the task that starts waiting calls
         self._tasks: set[asyncio.Task[None]] = set()
-        self._batches: set[Batch] = set()  # that run
+        self._running_batches: set[Batch] = set()
         self.idle = asyncio.Event()  # no handler runs
         self.idle.set()
 
     @property
     def running(self) -> int:
-        """How many handlers run."""
+        """Return the number of handler calls that are running."""
         return len(self._tasks)
 
-    def submit(self, queue: str, flights: Sequence[ClaimedJob]) -> None:
-        """Runs the jobs as soon as there are slots; their outcomes go to `settle`."""
+    def submit(self, queue: str, jobs: Sequence[ClaimedJob]) -> None:
+        """Run the jobs as soon as there are slots."""
         if self._registry.has_batches:
-            flights = self._gather(queue, flights)
-        self._flights.line_up(queue, flights, len(flights))
+            jobs = self._collect_batches(queue, jobs)
+        self._in_flight.line_up(queue, jobs, len(jobs))
         self.run_waiting()
 
-    def _gather(self, queue: str, flights: Sequence[ClaimedJob]) -> list[ClaimedJob]:
-        """Puts the jobs of batch handlers together. Returns the others."""
-        alone: list[ClaimedJob] = []
+    def _collect_batches(self, queue: str, jobs: Sequence[ClaimedJob]) -> list[ClaimedJob]:
+        """Pass jobs of batch handlers to their collectors. Return the others."""
+        single: list[ClaimedJob] = []
         largest = 0
-        for handler, together in groupby(flights, attrgetter("handler")):
+        for handler, group in groupby(jobs, attrgetter("handler")):
             if handler is None or handler.batching is None:
-                alone += together
+                single += group
             else:
                 largest = max(largest, handler.batching.size)
-                jobs = list(together)
-                self._flights.gather(queue, len(jobs))
-                self._gatherer(queue, handler).add(jobs)
-        # Claimed ahead for a batch that gathers, other jobs would wait for their slots in vain.
-        self._flights.expect_batches(queue, 0 if alone else largest)
-        return alone
+                batched = list(group)
+                self._in_flight.gather(queue, len(batched))
+                self._collector(queue, handler).add(batched)
+        # Room to fill a batch must not be filled with other jobs: they would wait for a slot while they are leased.
+        self._in_flight.expect_batches(queue, 0 if single else largest)
+        return single
 
     def run_waiting(self) -> None:
-        """Takes what waits, as far as there are slots."""
-        if self._taker is None and self._flights.may_take:
+        """Start waiting calls as far as there are free slots."""
+        if self._starter is None and self._in_flight.may_take:
             self.idle.clear()
-            self._taker = asyncio.create_task(self._take_turns(), context=self._context.copy())
-            self._tasks.add(self._taker)
-            self._taker.add_done_callback(self._ended)
+            self._starter = asyncio.create_task(self._run_calls(), context=self._context.copy())
+            self._tasks.add(self._starter)
+            self._starter.add_done_callback(self._task_done)
 
-    def give_back(self) -> None:
-        """Lets somebody else have all jobs that wait."""
-        self._release(self._flights.take_back(math.inf))
-        for queue in {queue for queue, _ in self._gatherers}:
-            self._give_back_gathering(queue)
+    def release_all_waiting(self) -> None:
+        """Release all jobs that have not started."""
+        self._release(self._in_flight.take_back(math.inf))
+        for queue in {queue for queue, _ in self._collectors}:
+            self._release_collected(queue)
 
-    def _give_back_gathering(self, queue: str) -> None:
-        for place, gatherer in self._gatherers.items():
-            if place[0] == queue:
-                flights = gatherer.take_back()
-                self._flights.gather(queue, -len(flights))
-                self._release(flights)
+    def release_waiting_since(self, moment: float) -> None:
+        """Release the jobs that have been waiting for a slot since before `moment`."""
+        self._release(self._in_flight.take_back(moment))
 
-    def release_waiting_since(self, since: float) -> None:
-        """Lets somebody else have the jobs that wait for a slot since before that moment."""
-        self._release(self._flights.take_back(since))
+    def _release_collected(self, queue: str) -> None:
+        for (collector_queue, _), collector in self._collectors.items():
+            if collector_queue == queue:
+                jobs = collector.take_all()
+                self._in_flight.gather(queue, -len(jobs))
+                self._release(jobs)
 
-    def _release(self, flights: Sequence[ClaimedJob]) -> None:
-        for flight in flights:
-            flight.outcome = stopped(flight) if flight.stop else Released()
-        self._flights.give_back(flights)
-        self._settle(flights)
+    def _release(self, jobs: Sequence[ClaimedJob]) -> None:
+        for job in jobs:
+            job.outcome = stopped_outcome(job.stop) if job.stop else Released()
+        self._in_flight.give_back(jobs)
+        self._on_finished(jobs)
 
     def interrupt(self) -> None:
-        """Ends all handlers that still run, and gives their jobs back."""
-        for flight in self._flights:
-            flight.request_stop(StopReason.SHUTDOWN)
-        for batch in self._batches:  # also those of which every job is settled
+        """Ask all running handlers to stop because the worker shuts down."""
+        for job in self._in_flight:
+            job.request_stop(StopReason.SHUTDOWN)
+        for batch in self._running_batches:  # also batches whose jobs are all settled
             batch.request_stop(StopReason.SHUTDOWN)
 
     def close(self) -> None:
-        """Lets go of the threads; one that still runs a handler ends by itself."""
+        """Shut the thread pool down. A thread that still runs a handler ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _take_turns(self) -> None:
-        """Makes waiting calls one after another, until one of them waits for something.
+    async def _run_calls(self) -> None:
+        """Run waiting calls one after another, until a handler has to wait for something.
 
-        From then on the task, with its slot, is that call's own, and another task makes the next ones: a job that waits
-        for nothing costs no task, and one that waits has its own, as if it had been given it at the start.
+        From then on this task and its slot belong to that call, and a new task runs the next ones. So a handler that
+        never waits costs no task, and one that waits has a task of its own, as if it had been given one at the start.
         """
-        task = self._taker
+        task = self._starter
         assert task is not None
-        pause_at = time.monotonic() + BURST_S
-        while self._taker is task and (lane := self._flights.take_slot()) is not None:
-            await self._make_calls(lane, task, pause_at)
-            if task.cancelling():  # by the handler itself: the next one must not suffer for it
+        pause_at = time.monotonic() + MAX_BURST_S
+        while self._starter is task and (slots := self._in_flight.take_slot()) is not None:
+            await self._run_calls_of_queue(slots, task, pause_at)
+            if task.cancelling():  # the handler cancelled itself: the next call must not be cancelled with it
                 break
-            if time.monotonic() > pause_at and self._taker is task:
+            if time.monotonic() > pause_at and self._starter is task:
                 await asyncio.sleep(0)
-                pause_at = time.monotonic() + BURST_S
-        if self._taker is task:
-            self._taker = None
+                pause_at = time.monotonic() + MAX_BURST_S
+        if self._starter is task:
+            self._starter = None
 
-    async def _make_calls(self, lane: QueueSlots, task: "asyncio.Task[None]", pause_at: float) -> None:
-        """Makes the calls of one queue, in a slot that was taken for them. Other queues that wait come after each."""
-        ended: list[ClaimedJob] = []
-        alone = not self._flights.others_wait(lane)
+    async def _run_calls_of_queue(self, slots: QueueSlots, task: "asyncio.Task[None]", pause_at: float) -> None:
+        """Run calls of one queue in a slot that was taken for them; only one if other queues have waiting calls."""
+        finished: list[ClaimedJob] = []
+        only_queue = not self._in_flight.others_wait(slots)
         run_times = self._run_times
         now = time.monotonic()
         while True:
-            call = lane.take()
-            began = now
+            call = slots.take()
+            started = now
             call.task = task
             current_call.set(call)
             context = contextvars.copy_context()
             end: object
             try:
-                work = self._begin_batch(call) if isinstance(call, Batch) else self._begin(call)
+                work = self._call_batch_handler(call) if isinstance(call, Batch) else self._call_handler(call)
                 try:
                     awaited = context.run(work.send, None)
                 except StopIteration as returned:
                     end = returned.value
                 else:
-                    self._hand_in(lane, ended)
-                    ended = []
-                    self._taker = None
+                    self._finish(slots, finished)
+                    finished = []
+                    self._starter = None
                     self.run_waiting()
                     end = await resume_in_context(context, work, awaited)
-            except BaseException as error:  # whatever a handler comes up with, its job must not be left without an end
+            except BaseException as error:  # whatever a handler raises, its job must get an outcome
                 end = error
             call.task = None
             now = time.monotonic()
             if run_times is not None:
-                run_times[call.kind].append(now - began)
+                run_times[call.kind].append(now - started)
             if isinstance(call, Batch):
-                self._batches.discard(call)
-                ended += self._judged(call.open_jobs(), end)
+                self._running_batches.discard(call)
+                finished += self._set_outcomes(call.open_jobs(), end)
             elif end is None:
-                call.outcome = DONE
-                ended.append(call)
+                call.outcome = COMPLETED
+                finished.append(call)
             else:
-                ended += self._judged([call], end)
-            if not (alone and lane.waiting and self._taker is task) or task.cancelling() or now > pause_at:
+                finished += self._set_outcomes([call], end)
+            if not (only_queue and slots.waiting and self._starter is task) or task.cancelling() or now > pause_at:
                 break
-        self._flights.free_slot(lane)
-        self._hand_in(lane, ended)
+        self._in_flight.free_slot(slots)
+        self._finish(slots, finished)
 
-    def _judged(self, flights: list[ClaimedJob], end: object) -> list[ClaimedJob]:
-        for flight in flights:
+    def _outcome_of(self, call: Call, end: object) -> AttemptOutcome:
+        return outcome_of(end, kind=call.kind, stop=call.stop, max_result_bytes=self._max_result_bytes)
+
+    def _set_outcomes(self, jobs: list[ClaimedJob], end: object) -> list[ClaimedJob]:
+        for job in jobs:
             if end is None:
-                flight.outcome = DONE
+                job.outcome = COMPLETED
             else:
-                self._give_judgement(flight, end)
-        return flights
+                self._set_outcome(job, end)
+        return jobs
 
-    def _give_judgement(self, flight: ClaimedJob, end: object) -> None:
-        flight.outcome = self._judge.of(end, flight)
-        if isinstance(flight.outcome, Throttled):  # the whole queue is to rest: what waits here would run all the same
-            self._release(self._flights.take_back_from(flight.queue))
-            self._give_back_gathering(flight.queue)
+    def _set_outcome(self, job: ClaimedJob, end: object) -> None:
+        job.outcome = self._outcome_of(job, end)
+        if OUTCOMES[type(job.outcome)].throttles_queue:
+            self._release(self._in_flight.take_back_from(job.queue))
+            self._release_collected(job.queue)
 
-    def _hand_in(self, lane: QueueSlots, ended: Sequence[ClaimedJob]) -> None:
-        """These jobs have run: their outcomes are to be written."""
-        lane.ended(len(ended))
-        self._settle(ended)
+    def _finish(self, slots: QueueSlots, jobs: Sequence[ClaimedJob]) -> None:
+        slots.ended(len(jobs))
+        self._on_finished(jobs)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if self._taker is task:  # somebody cancelled it between two jobs
-            self._taker = None
+        if self._starter is task:  # it was cancelled between two calls
+            self._starter = None
         self.run_waiting()
         if not self._tasks:
             self.idle.set()
 
-    def _begin(self, flight: ClaimedJob) -> Coroutine[Any, Any, Any]:
-        """What is to be awaited for the handler's answer."""
-        if flight.stop is not None:
+    def _call_handler(self, job: ClaimedJob) -> Coroutine[Any, Any, Any]:
+        """Return a coroutine that runs the handler, within the time limit of the attempt."""
+        if job.stop is not None:
             raise asyncio.CancelledError
-        handler = flight.handler
+        handler = job.handler
         if handler is None:
-            raise Retry(f"no handler registered for kind: {flight.kind}")
-        arguments = handler.signature.load(_decode(flight.args, 0)[0])
+            raise Retry(f"no handler registered for kind: {job.kind}")
+        arguments = handler.signature.load(_decode(job.args, 0)[0])
         if handler.signature.context_parameter is not None:
-            note_progress = functools.partial(self._note_progress, flight)
-            flight.context = Context(flight.job, flight.attempt, note_progress, self._rate_limits)
-            arguments[handler.signature.context_parameter] = flight.context
+            set_progress = functools.partial(self._set_progress, job)
+            job.context = Context(job.job, job.attempt, set_progress, self._rate_limits)
+            arguments[handler.signature.context_parameter] = job.context
         work: Coroutine[Any, Any, Any]
         if handler.is_async:
             work = handler.function(**arguments)
         else:
-            work = self._in_thread(functools.partial(handler.function, **arguments), flight)
-        return work if flight.limit_s is None else self._limited(work, flight)
+            work = self._run_in_thread(functools.partial(handler.function, **arguments), job)
+        return work if job.limit_s is None else _with_limit(work, job)
 
-    def _begin_batch(self, batch: Batch) -> Coroutine[Any, Any, Any]:
+    def _call_batch_handler(self, batch: Batch) -> Coroutine[Any, Any, Any]:
         if batch.stop is not None:
             raise asyncio.CancelledError
-        self._release(batch.unwanted())
-        self._batches.add(batch)
-        jobs = batch.jobs(self._settle_one)
+        self._release(batch.remove_stopped())
+        self._running_batches.add(batch)
+        jobs = batch.batch_jobs(self._settle_job)
         work: Coroutine[Any, Any, Any]
         if batch.handler.is_async:
             work = batch.handler.function(jobs)
         else:
-            work = self._in_thread(functools.partial(batch.handler.function, jobs), batch)
-        return self._limited(work, batch)
+            work = self._run_in_thread(functools.partial(batch.handler.function, jobs), batch)
+        return _with_limit(work, batch)
 
-    @staticmethod
-    def _limited(work: Coroutine[Any, Any, Any], call: Call) -> Coroutine[Any, Any, Any]:
-        limit = call.limit
-        return work if limit is None else _within(*limit, work)
-
-    def _settle_one(self, batch: Batch, job_id: int, end: object) -> None:
-        """The handler has settled one job of its batch: from the loop, or from its thread."""
-        if threading.current_thread() is not self._thread:
-            # Not as arguments, which asyncio writes into its log where a call takes long or fails.
-            self._loop.call_soon_threadsafe(lambda: self._settle_one(batch, job_id, end))
+    def _settle_job(self, batch: Batch, job_id: int, end: object) -> None:
+        """Take the outcome that a batch handler set for one job, from the loop or from the handler's thread."""
+        if threading.current_thread() is not self._loop_thread:
+            # As a closure: asyncio logs the arguments of a callback that is slow or fails, and they may be secret.
+            self._loop.call_soon_threadsafe(lambda: self._settle_job(batch, job_id, end))
             return
-        flight = batch.settle(job_id)
-        if flight is not None:
-            self._give_judgement(flight, end)
-            self._hand_in(self._flights.lane(flight.queue), [flight])
+        job = batch.close_job(job_id)
+        if job is not None:
+            self._set_outcome(job, end)
+            self._finish(self._in_flight.lane(job.queue), [job])
 
-    def _gatherer(self, queue: str, handler: Handler) -> BatchCollector:
-        place = (queue, handler.kind)
-        if place not in self._gatherers:
-            self._gatherers[place] = BatchCollector(handler, self._start_batch)
-        return self._gatherers[place]
+    def _collector(self, queue: str, handler: Handler) -> BatchCollector:
+        key = (queue, handler.kind)
+        if key not in self._collectors:
+            self._collectors[key] = BatchCollector(handler, self._submit_batch)
+        return self._collectors[key]
 
-    def _start_batch(self, batch: Batch) -> None:
-        self._flights.gather(batch.queue, -batch.size)
-        self._flights.line_up(batch.queue, [batch], batch.size)
+    def _submit_batch(self, batch: Batch) -> None:
+        self._in_flight.gather(batch.queue, -batch.size)
+        self._in_flight.line_up(batch.queue, [batch], batch.size)
         self.run_waiting()
 
     def call_in(self, task: "asyncio.Task[Any] | None") -> Call | None:
-        """Whose handler runs in that task. From any thread."""
-        calls = () if task is None else (*self._flights, *self._batches.copy())
+        """Return the call whose handler runs in the task, if there is one. Call from any thread."""
+        calls = () if task is None else (*self._in_flight, *self._running_batches.copy())
         return next((call for call in calls if call.task is task), None)
 
-    async def _in_thread(self, function: Callable[[], Any], call: Call) -> Any:
-        work = self._threads.submit(contextvars.copy_context().run, _call_in_thread, function)
-        thread = asyncio.wrap_future(work)
-        patient = True
+    async def _run_in_thread(self, function: Callable[[], Any], call: Call) -> Any:
+        future = self._threads.submit(contextvars.copy_context().run, _call_function, function)
+        thread = asyncio.wrap_future(future)
+        interrupted = False
         while True:
             try:
                 return await asyncio.shield(thread)
             except asyncio.CancelledError:
-                if patient and call.stop in (StopReason.CANCELLED, StopReason.LEASE_LOST, StopReason.LEASE_EXPIRED):
-                    # A thread cannot be interrupted: it was told, and how it ends decides.
-                    patient = False
-                    _forget_cancellation()
+                if not interrupted and call.stop not in (None, StopReason.SHUTDOWN):
+                    # A thread cannot be interrupted. It was asked to stop: its end decides the outcome.
+                    interrupted = True
+                    _uncancel()
                     continue
-                if not thread.done() and not work.cancel():
-                    self._flights.hold_until(call, thread)
-                    call.is_abandoned()
+                if not thread.done() and not future.cancel():
+                    self._in_flight.hold_until(call, thread)
+                    call.mark_abandoned()
                 raise
 
-    def _note_progress(self, flight: ClaimedJob, progress: str) -> None:
-        flight.progress = progress
-        self._report(flight)
+    def _set_progress(self, job: ClaimedJob, progress: str) -> None:
+        job.progress = progress
+        self._on_progress(job)
 
 
-async def _within(ends_at: float, limit_s: float, work: Coroutine[Any, Any, Any]) -> Any:
+def _with_limit(work: Coroutine[Any, Any, Any], call: Call) -> Coroutine[Any, Any, Any]:
+    limit = call.limit
+    return work if limit is None else _run_until(*limit, work)
+
+
+async def _run_until(deadline: float, limit_s: float, work: Coroutine[Any, Any, Any]) -> Any:
     try:
-        async with asyncio.timeout(ends_at - time.monotonic()) as limit:
+        async with asyncio.timeout(deadline - time.monotonic()) as timeout:
             return await work
     except TimeoutError:
-        if limit.expired():
+        if timeout.expired():
             raise HandlerTimeout(f"timed out after {limit_s:.3g} s") from None
         raise
 
 
-def _call_in_thread(function: Callable[[], Any]) -> Any:
+def _call_function(function: Callable[[], Any]) -> Any:
     try:
         return function()
-    except StopIteration as error:  # no future can hold it: whoever waits would wait for ever
+    except StopIteration as error:  # a future cannot hold it, and the handler's task would wait forever
         raise RuntimeError("the handler raised StopIteration") from error
 
 
-def _forget_cancellation() -> None:
+def _uncancel() -> None:
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()

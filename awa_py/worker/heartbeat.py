@@ -26,10 +26,11 @@ from awa_py.store import heartbeat as store
 from awa_py.store.heartbeat import WorkerInfo
 from awa_py.store.session import Session
 from awa_py.text import describe
-from awa_py.worker.claimed_job import ClaimedJob, StopReason
+from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.claiming.wakeups import Wakeups
 from awa_py.worker.directives import Directives, directives_from
 from awa_py.worker.in_flight import InFlightJobs
+from awa_py.worker.outcomes import StopReason
 
 logger = logging.getLogger("awa.heartbeat")
 

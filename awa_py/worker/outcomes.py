@@ -1,22 +1,45 @@
-"""What became of an attempt: a value that the executor returns and the completer writes."""
+"""Outcomes: how an attempt ended, as a value.
 
+`outcome_of` turns what a handler returned or raised into one of these values. The executor stores it on the job and the
+completer writes it; `outcome_table` defines how each type is written, counted, logged and traced.
+"""
+
+import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
+from awa_py.arguments.signature import dumps
+from awa_py.errors import InvalidArguments, InvalidJob
 from awa_py.model.job import State
+from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze, Throttled
 from awa_py.observability.metrics import Reason
+from awa_py.text import clean_text, describe_chain
 
 
-@dataclass(frozen=True, slots=True)
+class HandlerTimeout(Exception):
+    """The attempt exceeded its timeout or deadline."""
+
+
+class StopReason(StrEnum):
+    """Why a handler is asked to stop."""
+
+    CANCELLED = "cancelled by user"
+    LEASE_LOST = "its lease was lost"
+    LEASE_EXPIRED = "its lease expired: the database could not be reached"
+    SHUTDOWN = "the worker is shutting down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The handler returned; its result as JSON."""
+    """The handler returned. `result` is JSON."""
 
     result: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """The attempt failed: again by the queue's backoff curve or after `delay`, or never, if attempts are used up."""
+    """The attempt failed: retry after `delay` or by the queue's backoff, or fail the job if no attempts are left."""
 
     error: str
     delay: timedelta | None = None
@@ -24,38 +47,88 @@ class AttemptFailed:
     reason: Reason = Reason.ERROR
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snoozed:
-    """Later, and the attempt does not count."""
+    """Run again after `delay`, without counting the attempt."""
 
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
-    """When the whole queue has rested, and the attempt does not count."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueThrottled:
+    """Run again once the queue has cooled down, without counting the attempt."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discarded:
-    """Never again: failed or cancelled."""
+    """End the job as failed or cancelled, whatever attempts are left."""
 
     state: State
     error: str
-    exception: BaseException | None = None
     reason: Reason = Reason.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Somebody else shall do it, and the attempt does not count."""
+    """Return the job to its queue without counting the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """It is no longer ours: there is nothing to write."""
+    """Another worker owns the job: write nothing."""
 
 
-AttemptOutcome = Completed | AttemptFailed | Snoozed | Throttled | Discarded | Released | LeaseLost
+AttemptOutcome = Completed | AttemptFailed | Snoozed | QueueThrottled | Discarded | Released | LeaseLost
+
+COMPLETED = Completed()  # without a result: shared, since most jobs end with it
+
+
+def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_bytes: int) -> AttemptOutcome:
+    """Return the outcome of a handler that returned or raised `end`. `stop`: why it was asked to stop, if it was."""
+    match end:
+        case None:
+            return COMPLETED
+        case Retry():
+            return AttemptFailed(error=clean_text(str(end.reason)), delay=end.after, reason=Reason.ASKED)
+        case Snooze():
+            return Snoozed(delay=end.delay)
+        case Throttled():
+            return QueueThrottled(reason=clean_text(str(end.reason)))
+        case Cancel():
+            return Discarded(state=State.CANCELLED, error=clean_text(str(end.reason)))
+        case Fail():
+            return Discarded(state=State.FAILED, error=clean_text(str(end.reason)), reason=Reason.ASKED)
+        case BaseException() if not isinstance(end, Outcome):
+            if stop is not None:
+                return stopped_outcome(stop)
+            if isinstance(end, asyncio.CancelledError):
+                return AttemptFailed(error="CancelledError: the handler cancelled itself")
+            return AttemptFailed(error=describe_chain(end), exception=end, reason=_failure_reason(end))
+    try:
+        return Completed(result=dumps(end, what=kind, noun="result", limit=max_result_bytes))
+    except InvalidJob as error:
+        # No retry: the handler has done its work, and would return the same again.
+        return Discarded(state=State.FAILED, error=clean_text(str(error)), reason=Reason.RESULT)
+
+
+def stopped_outcome(stop: StopReason) -> AttemptOutcome:
+    """Return the outcome of an attempt that ended because it was asked to stop, or never began."""
+    match stop:
+        case StopReason.CANCELLED:
+            return Discarded(state=State.CANCELLED, error=stop)
+        case StopReason.LEASE_LOST:
+            return LeaseLost()
+        case StopReason.LEASE_EXPIRED | StopReason.SHUTDOWN:
+            return Released()
+
+
+def _failure_reason(error: BaseException) -> Reason:
+    match error:
+        case HandlerTimeout():
+            return Reason.TIMEOUT
+        case InvalidArguments():
+            return Reason.ARGUMENTS
+        case _:
+            return Reason.ERROR

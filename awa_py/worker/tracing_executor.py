@@ -1,4 +1,4 @@
-"""Runs handlers, each call in a span of its own."""
+"""An executor that runs each handler call in an OpenTelemetry span."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -9,34 +9,46 @@ from awa_py.store.claim import claimed_metadata
 from awa_py.worker.batches import Batch
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.executor import Executor
+from awa_py.worker.outcome_table import OUTCOMES
 
 C = TypeVar("C", ClaimedJob, Batch)
 
 
 def executor_type() -> type[Executor]:
-    """What runs this process's handlers: with spans where it traces."""
-    return TracedExecutor if tracing.is_enabled() else Executor
+    """Return the executor for this process: a TracingExecutor if it has a tracer provider."""
+    return TracingExecutor if tracing.is_enabled() else Executor
 
 
-class TracedExecutor(Executor):
-    """An Executor whose calls are spans, which link to those in which their jobs were enqueued."""
+class TracingExecutor(Executor):
+    """Runs each call in a span that links to the spans in which its jobs were enqueued."""
 
     needs_details = True
 
-    def __init__(self, *parts: Any, **named: Any) -> None:
-        super().__init__(*parts, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._tracer = tracing.Tracer(current_worker.get() or "")
 
-    def _begin(self, flight: ClaimedJob) -> Coroutine[Any, Any, Any]:
-        return self._in_span(super()._begin, flight, flight)
+    def _call_handler(self, job: ClaimedJob) -> Coroutine[Any, Any, Any]:
+        return self._in_span(super()._call_handler, job, job)
 
-    def _begin_batch(self, batch: Batch) -> Coroutine[Any, Any, Any]:
-        return self._in_span(super()._begin_batch, batch, *batch.flights)
+    def _call_batch_handler(self, batch: Batch) -> Coroutine[Any, Any, Any]:
+        return self._in_span(super()._call_batch_handler, batch, *batch.jobs)
 
-    async def _in_span(self, begin: Callable[[C], Coroutine[Any, Any, Any]], call: C, *flights: ClaimedJob) -> Any:
+    async def _in_span(self, make_call: Callable[[C], Coroutine[Any, Any, Any]], call: C, *jobs: ClaimedJob) -> Any:
         if call.stop is not None:
-            return await begin(call)
-        with self._tracer.start_span(call.fields(), [claimed_metadata(flight.row) for flight in flights]) as span:
-            end = await begin(call)
-            self._tracer.record_outcome(span, end)
+            return await make_call(call)
+        with self._tracer.start_span(call.fields(), [claimed_metadata(job.row) for job in jobs]) as span:
+            try:
+                end = await make_call(call)
+            except BaseException as error:
+                self._tracer.record_outcome(span, error, is_error=self._is_error(call, error))
+                raise
+            self._tracer.record_outcome(span, end, is_error=self._is_error(call, end))
             return end
+
+    def _is_error(self, call: C, end: object) -> bool:
+        if not isinstance(end, BaseException):
+            return False
+        outcome = self._outcome_of(call, end)
+        is_span_error = OUTCOMES[type(outcome)].is_span_error
+        return is_span_error is not None and is_span_error(outcome)

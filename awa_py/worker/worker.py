@@ -30,7 +30,7 @@ from awa_py.settings import Settings
 from awa_py.store.claim import Claimant
 from awa_py.store.heartbeat import WorkerInfo, lock_worker
 from awa_py.store.session import Session
-from awa_py.worker.claimed_job import ClaimedJob, StopReason
+from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.claiming.claim_loop import ClaimLoop
 from awa_py.worker.claiming.wakeups import Wakeups
 from awa_py.worker.completer import Completer
@@ -39,8 +39,8 @@ from awa_py.worker.event_log import EventLog
 from awa_py.worker.executor import Executor
 from awa_py.worker.heartbeat import Heartbeat
 from awa_py.worker.in_flight import InFlightJobs
-from awa_py.worker.judge import Judge
 from awa_py.worker.loop_watchdog import LoopWatchdog
+from awa_py.worker.outcomes import StopReason
 from awa_py.worker.registration import Registration
 from awa_py.worker.tracing_executor import executor_type
 
@@ -193,7 +193,7 @@ class Worker:
                 flights,
                 self.metrics,
                 self.id,
-                wanted=bool(self._settings.events_retention),
+                enabled=bool(self._settings.events_retention),
             )
             completer = Completer(
                 finishes,
@@ -207,10 +207,10 @@ class Worker:
             executor = executor_type()(
                 self._registry,
                 flights,
-                Judge(self._settings.max_args_bytes),
                 threads=self.info.concurrency,
-                settle=completer.settle,
-                report=completer.report_progress,
+                max_result_bytes=self._settings.max_args_bytes,
+                on_finished=completer.add,
+                on_progress=completer.add_progress,
                 rate_limits=limiter,
                 run_times=self.metrics.run_times,
             )
@@ -263,7 +263,7 @@ class Worker:
             )
             self.metrics.worker.source = partial(self._gauges, flights, heart)
             watch = LoopWatchdog(executor.call_in, self._settings.blocked_after.total_seconds())
-            async with _running(heart, completer, listener, finishes, [watch, timeline, *self._services]):
+            async with _running(heart, completer, listener, [watch, timeline, *self._services]):
                 self.ready.set()
                 try:
                     await self._until_stopped(fetcher.run(until_idle=until_idle))
@@ -341,7 +341,7 @@ class Worker:
 
     async def _drain(self, flights: InFlightJobs, executor: Executor, completer: Completer) -> None:
         """Lets running jobs finish, cancels the rest and gives it back unburned; heartbeats go on meanwhile."""
-        executor.give_back()
+        executor.release_all_waiting()
         if not executor.idle.is_set():
             limit_s = self._settings.shutdown_timeout.total_seconds()
             logger.info("waiting up to %.3g s for %d running jobs", limit_s, executor.running)
@@ -352,7 +352,7 @@ class Worker:
             await self._wait_for(executor.idle, UNWIND_S)
         try:
             async with asyncio.timeout(UNWIND_S):
-                await completer.drained()
+                await completer.wait_flushed()
         except TimeoutError:
             logger.error("%d outcomes could not be written before the end: their jobs will be rescued", len(flights))
 
@@ -370,7 +370,6 @@ async def _running(
     heart: Heartbeat,
     completer: Completer,
     listener: Listener,
-    finishes: ReconnectingConnection,
     companions: Sequence[Part],
 ) -> AsyncIterator[None]:
     """The parts that work beside the fetcher, ended in the order that loses nothing."""
@@ -378,15 +377,15 @@ async def _running(
     for companion in companions:
         companion.start()
     listening = asyncio.create_task(listener.run(), name="awa listener")
-    completing = asyncio.create_task(completer.run(), name="awa completer")
+    completer.start()
     try:
         yield
     finally:
         for companion in companions:
             await companion.stop()
-        await cancel_and_wait(listening, completing)
+        await cancel_and_wait(listening)
+        await completer.stop()
         await heart.stop()
-        await finishes.close()
 
 
 def _check(queues: Mapping[str, int], concurrency: int) -> None:

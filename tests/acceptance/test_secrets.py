@@ -407,7 +407,7 @@ class TestAWorkersLife:
         for line in (
             "mine: a line of my own [job ",
             "has blocked the event loop for 0.",
-            "failed for good at its 1st attempt",
+            "failed permanently on attempt 1",
             "failed, retry in",
             "took over 1 jobs of queue rescued",
             "schedule bad is disabled",

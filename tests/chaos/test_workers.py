@@ -111,7 +111,7 @@ async def test_a_zombie_changes_nothing_of_the_newer_attempt(  # A19 F12 P7
 
     await eventually("the second attempt runs", taken_over, 30)
     zombie.send(signal.SIGCONT)
-    await eventually("the zombie learns that it lost its lease", lambda: "no longer ours" in zombie.output, 30)
+    await eventually("the zombie learns that it lost its lease", lambda: "the lease was lost" in zombie.output, 30)
     now = await client.get(job.id)
     assert now.attempt == 2
     assert now.state in ("running", "completed")

@@ -326,9 +326,9 @@ class TestTheWorker:
             await pass_time(session, 61)
             await eventually(lambda: both_done(app, job.id, more.id))
             assert (await app.get(job.id)).attempt == 1
-        lines = [record for record in caplog.records if "rests for" in record.getMessage()]
+        lines = [record for record in caplog.records if "is throttled for" in record.getMessage()]
         assert [line.levelname for line in lines] == ["WARNING"]
-        assert "queue gh rests for 60 s, for the 1st time in a row" in lines[0].getMessage()
+        assert "queue gh is throttled for 60 s (1 in a row)" in lines[0].getMessage()
 
     async def test_what_was_claimed_ahead_goes_back(self, app: App, session: Session) -> None:  # F10
         """Jobs that wait for a slot when their queue has to rest are not run, and lose no attempt."""

@@ -171,7 +171,7 @@ class TestBuffer:  # F15
     async def test_what_does_not_fit_is_dropped_and_counted(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(event_log, "MOST_KEPT", 10)
+        monkeypatch.setattr(event_log, "MAX_BUFFERED", 10)
         monkeypatch.setattr(event_log, "FLUSH_INTERVAL_S", 3600.0)
 
         @app.job
@@ -213,7 +213,7 @@ class TestBuffer:  # F15
     async def test_a_flush_writes_so_much_and_not_more(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(event_log, "MOST_A_FLUSH", 7)
+        monkeypatch.setattr(event_log, "MAX_PER_FLUSH", 7)
         sizes: list[int] = []
         write = events.write_events
 
@@ -253,7 +253,7 @@ class TestBuffer:  # F15
                 await asyncio.wait_for(started.wait(), PATIENCE_S)
             found = await app.history(job.id)
             assert [event.event for event in found] == ["enqueued", "started", "released"]
-            assert (found[-1].worker_id, found[-1].detail) == (worker.id, "the worker shuts down")
+            assert (found[-1].worker_id, found[-1].detail) == (worker.id, "the worker is shutting down")
 
     async def test_a_stop_writes_at_once_what_is_noted_by_then(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch

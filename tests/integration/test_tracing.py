@@ -24,7 +24,7 @@ from awa_py import App, NewJob
 from awa_py.observability.otlp import metrics_data
 from awa_py.store.session import Session
 from awa_py.worker.executor import Executor
-from awa_py.worker.tracing_executor import TracedExecutor, executor_type
+from awa_py.worker.tracing_executor import TracingExecutor, executor_type
 from tests.processes import eventually as happens
 from tests.processes import processes
 from tests.support import drain
@@ -148,7 +148,7 @@ class TestTheTraceContext:
         assert executor_type() is Executor
 
     def test_a_process_that_traces_has_an_executor_of_its_own(self, spans: InMemorySpanExporter) -> None:
-        assert executor_type() is TracedExecutor
+        assert executor_type() is TracingExecutor
 
 
 class TestHowItEnded:

@@ -70,7 +70,7 @@ class TestTimeout:
             finally:
                 go_on.set()
             assert await app.result(waiting.id, timeout="20s") is None
-        assert told == ["it overran its time"]
+        assert told == ["the attempt timed out"]
 
     async def test_a_timeout_error_of_the_handlers_own_is_an_error_like_others(self, app: App) -> None:
         @app.job(timeout="30s")

@@ -24,13 +24,14 @@ from awa_py.store.claim import Claimant
 from awa_py.store.full_scan import COST_RATIO
 from awa_py.store.session import Session
 from awa_py.text import describe
-from awa_py.worker.claimed_job import ClaimedJob, StopReason
+from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.claiming.queue_claimer import MAX_BATCH, QueueClaimer
 from awa_py.worker.claiming.wakeups import BUSY_POLL_S, Wakeups
 from awa_py.worker.directives import Directives
 from awa_py.worker.executor import Executor
 from awa_py.worker.heartbeat import Heartbeat
 from awa_py.worker.in_flight import InFlightJobs
+from awa_py.worker.outcomes import StopReason
 
 logger = logging.getLogger("awa.worker")
 
