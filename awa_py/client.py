@@ -184,9 +184,9 @@ class Client:
 
     async def retry_many(self, job_ids: Sequence[int]) -> set[int]:
         """Make jobs available. Return the ids of those that are."""
-        note = bool(self.settings.events_retention)
-        change = partial(job_store.retry_jobs, note=note)
-        return await self._change(job_ids, change, bulk.retry(note=note).states, target=State.AVAILABLE)
+        write_events = bool(self.settings.events_retention)
+        change = partial(job_store.retry_jobs, write_events=write_events)
+        return await self._change(job_ids, change, bulk.retry(write_events=write_events).states, target=State.AVAILABLE)
 
     async def delete_many(self, job_ids: Sequence[int]) -> set[int]:
         """Delete jobs that do not run. Return the ids of those that were deleted."""

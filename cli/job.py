@@ -120,8 +120,8 @@ async def retry(env: Environment, choice: Choice) -> None:
     Without --state, those that failed: failed and retryable ones.
     """
     if choice.selection is not None:
-        note = bool(env.settings.events_retention)
-        await carry_out(env, bulk.retry(note=note), choice.selection, choice)
+        write_events = bool(env.settings.events_retention)
+        await carry_out(env, bulk.retry(write_events=write_events), choice.selection, choice)
         return
     async with env.client() as client:
         again = await client.retry_many(choice.ids)

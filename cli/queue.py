@@ -12,8 +12,9 @@ from awa_py.errors import UnknownQueue
 from awa_py.model.job import MAX_DURATION, State
 from awa_py.model.rates import Rate
 from awa_py.store import queues as store
-from awa_py.store.queues import QueueRow, QueueWorker, Setting
+from awa_py.store.queues import QueueRow, Setting
 from awa_py.store.session import Session
+from awa_py.store.workers import QueueWorker, list_queue_workers
 from awa_py.text import count, relative_time, short_duration
 
 from .environment import Environment, command
@@ -69,7 +70,7 @@ async def show(env: Environment, name: QueueName, as_json: JsonOption = False) -
     """Show a queue: its settings, its jobs, and who serves it."""
     async with env.session() as session:
         queue = await _find(session, env, name)
-        workers = await store.list_queue_workers(session, name, staleness=env.settings.heartbeat_staleness)
+        workers = await list_queue_workers(session, name, staleness=env.settings.heartbeat_staleness)
         now = await session.now()
     if as_json:
         columns = {field.name: getattr(queue, field.name) for field in fields(queue)}

@@ -22,8 +22,9 @@ from awa_py.store import election, jobs, metric_buckets, queues
 from awa_py.store.election import Leader
 from awa_py.store.jobs import JobCounts
 from awa_py.store.metric_buckets import BucketSum
-from awa_py.store.queues import QueueRow, WorkerRow
+from awa_py.store.queues import QueueRow
 from awa_py.store.session import Session
+from awa_py.store.workers import WorkerRow, list_workers
 from awa_py.text import count
 
 from .environment import Environment
@@ -86,7 +87,7 @@ class Overview:
             now=await session.now(),
             jobs=await jobs.count_jobs(session, window=MINUTE),
             queues=await queues.list_queues(session, staleness=staleness),
-            workers=await queues.list_workers(session, staleness=staleness),
+            workers=await list_workers(session, staleness=staleness),
             leader=await election.get_leader(session),
         )
 

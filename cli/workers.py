@@ -8,10 +8,10 @@ import typer
 from rich.text import Text
 
 from awa_py.observability import worker_lookup
-from awa_py.store import queues as store
+from awa_py.store import workers as store
 from awa_py.store.heartbeat import SHARE_STALENESS
-from awa_py.store.queues import WorkerRow
 from awa_py.store.session import Session
+from awa_py.store.workers import WorkerRow
 from awa_py.text import short_duration
 
 from .environment import Environment, command, default_command

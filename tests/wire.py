@@ -11,7 +11,7 @@ SSL_REQUEST = 80877103
 
 
 class Wire:
-    """Counts by the name that a connection gave itself (`awa claims`, say), and by the statement's first line."""
+    """Counts by the name that a connection gave itself (e.g. `awa claims`), and by the statement's name."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -25,12 +25,12 @@ class Wire:
     def total(self) -> int:
         return self.statements.total()
 
-    def of(self, connection: str, words: str = "") -> int:
-        """How many came from connections of that name, and begin with these words."""
+    def of(self, connection: str, statement: str | None = None) -> int:
+        """Return how many statements came from connections of that name; with `statement`, only those."""
         return sum(
             number
             for (name, line), number in self.statements.items()
-            if name == f"awa {connection}" and line.startswith(words)
+            if name == f"awa {connection}" and statement in (None, line)
         )
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
 from awa_py.store import backlog, election
+from awa_py.store.workers import list_heartbeats
 from awa_py.text import count, relative_time, short_duration
 
 MAX_WORKERS_READ = 10_000
@@ -31,7 +32,7 @@ async def check_leader(context: CheckContext, findings: Findings) -> None:
 async def check_workers(context: CheckContext, findings: Findings) -> None:
     """Check that the listed workers send heartbeats."""
     staleness = context.settings.heartbeat_staleness
-    workers = await backlog.list_heartbeats(context.session, limit=MAX_WORKERS_READ)
+    workers = await list_heartbeats(context.session, limit=MAX_WORKERS_READ)
     silent = [worker for worker in workers if worker.silent_s > staleness.total_seconds()]
     for worker in silent:
         findings.warning(

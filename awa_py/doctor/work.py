@@ -8,8 +8,9 @@ from awa_py.doctor.finding import Findings
 from awa_py.errors import InvalidSchedule
 from awa_py.model.schedule import Schedule
 from awa_py.store import backlog, schedules
-from awa_py.store.backlog import WaitingQueue, WorkerHeartbeat
+from awa_py.store.backlog import WaitingQueue
 from awa_py.store.schedules import ScheduleRow
+from awa_py.store.workers import WorkerHeartbeat, list_heartbeats
 from awa_py.text import count, short_duration
 
 MAX_QUEUES = 1_000
@@ -150,5 +151,5 @@ def _jobs(queue: WaitingQueue) -> str:
 
 async def _live_workers(context: CheckContext) -> list[WorkerHeartbeat]:
     staleness_s = context.settings.heartbeat_staleness.total_seconds()
-    workers = await backlog.list_heartbeats(context.session, limit=MAX_WORKERS_READ)
+    workers = await list_heartbeats(context.session, limit=MAX_WORKERS_READ)
     return [worker for worker in workers if worker.silent_s <= staleness_s]

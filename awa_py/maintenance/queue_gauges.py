@@ -152,7 +152,7 @@ class QueueGauges:
             for (name, _), jobs in count.jobs.items():
                 sizes[name] = sizes.get(name, 0) + jobs
         labels = self._labels(sizes)
-        shown = [by_name.get(name, QueueMetrics(name, False, 0.0, 0)) for name in sizes]
+        shown = [by_name.get(name, QueueMetrics(name=name, paused=False, waiting_s=0.0, workers=0)) for name in sizes]
         for gauge, get_value in QUEUE_GAUGES.items():
             maxima: dict[str, float] = {}
             for queue in shown:

@@ -8,7 +8,7 @@ from itertools import groupby
 from uuid import UUID
 
 from awa_py.maintenance.task import TaskResult
-from awa_py.store import shares
+from awa_py.store import backlog, shares
 from awa_py.store.heartbeat import SHARE_STALENESS
 from awa_py.store.session import Session
 from awa_py.store.shares import Share, ShareChange
@@ -71,7 +71,7 @@ class Rebalance:
         if time.monotonic() < self.next_unserved_check_at:
             return
         self.next_unserved_check_at = time.monotonic() + UNSERVED_INTERVAL_S
-        found = set(await shares.list_unserved_queues(session, staleness=SHARE_STALENESS))
+        found = set(await backlog.list_unserved_queues(session, staleness=SHARE_STALENESS))
         for queue in sorted((found & self.unserved) - self.warned):
             logger.warning(
                 'jobs wait in queue "%s", but no live worker serves it: start `awa worker APP -q %s`', queue, queue
@@ -92,4 +92,4 @@ def _changes(found: Iterable[Share]) -> Iterable[ShareChange]:
         wanted: dict[UUID, int] = {share.worker_id: part for share, part in zip(entitled, parts, strict=True)}
         for share in all_shares:
             if share.slots != wanted.get(share.worker_id):
-                yield ShareChange(queue, share.worker_id, wanted.get(share.worker_id))
+                yield ShareChange(queue=queue, worker_id=share.worker_id, slots=wanted.get(share.worker_id))

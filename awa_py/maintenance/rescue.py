@@ -30,11 +30,11 @@ async def rescue_gone(session: Session, *, metrics: Metrics) -> TaskResult:
     """Move the running jobs of workers whose session has ended to retryable or failed, before they are stale."""
     lost = await maintenance.rescue_lost_jobs(session, silence=GONE_AFTER, limit=JOBS_PER_BATCH)
     _report(lost.jobs, "its worker is gone", Reason.LOST, metrics)
-    if lost.workers:
-        logger.info("%s gone: removed from the list of workers", count(lost.workers, "worker"))
+    if lost.removed_workers:
+        logger.info("%s gone: removed from the list of workers", count(lost.removed_workers, "worker"))
     interval_s = GONE_AFTER.total_seconds() if lost.next_s is None else max(MIN_GONE_INTERVAL_S, lost.next_s)
     has_more = len(lost.jobs) == JOBS_PER_BATCH
-    return TaskResult(len(lost.jobs) + lost.workers, has_more=has_more, interval_s=interval_s)
+    return TaskResult(len(lost.jobs) + lost.removed_workers, has_more=has_more, interval_s=interval_s)
 
 
 async def rescue_overdue(session: Session, *, metrics: Metrics) -> TaskResult:

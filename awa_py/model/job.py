@@ -241,7 +241,7 @@ class NewJob(_NewJob):
         if spec.queue is not None:
             values["queue"] = spec.queue
         elif spec.default_queue != DEFAULT_QUEUE:
-            values["usual_queue"] = spec.default_queue
+            values["default_queue"] = spec.default_queue
         if spec.run_at is not None:
             values["run_at"] = spec.run_at.isoformat()
         if spec.delay:

@@ -91,9 +91,9 @@ class CronDefinition:
     def with_routes(self, routes: Routes) -> "CronDefinition":
         """Return the same schedule with the default queue that these routes give its job."""
         default_queue = routes.queue_for(self.kind)
-        if "queue" in self.options or default_queue == self.options.get("usual_queue", DEFAULT_QUEUE):
+        if "queue" in self.options or default_queue == self.options.get("default_queue", DEFAULT_QUEUE):
             return self
-        return replace(self, options={**self.options, "usual_queue": default_queue})
+        return replace(self, options={**self.options, "default_queue": default_queue})
 
 
 class Registry:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from awa_py.errors import UnknownWorker
-from awa_py.store.queues import WorkerRow
+from awa_py.store.workers import WorkerRow
 
 MAX_LISTED = 10
 

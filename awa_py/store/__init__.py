@@ -1,4 +1,4 @@
-"""Every statement that awa sends: one function a statement, one file a statement.
+"""Every SQL statement that awa sends: one file in `sql/` and one function per statement.
 
-The functions take a Session, say what they do in their name, and know nothing of workers or leaders.
+The functions take a Session and know nothing about workers or leaders.
 """

@@ -1,4 +1,4 @@
-"""What waits, and for whom: bounded looks that cost the same however many jobs there are."""
+"""What waits, and whether somebody serves it. Each read is bounded: its cost does not grow with the number of jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +8,8 @@ from awa_py.store.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerHeartbeat:
-    """A worker of the registry."""
-
-    hostname: str
-    pid: int
-    version: str
-    queues: list[str]
-    kinds: list[str]
-    silent_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingQueue:
-    """A queue that has something ready."""
+    """A queue that has available jobs."""
 
     name: str
     jobs: int
@@ -31,13 +19,13 @@ class WaitingQueue:
     throttles: int
     cooldown_s: float | None
     max_workers: int | None
-    running: int  # of those that count for max_workers
+    running: int  # jobs that count against max_workers
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnservedKind:
-    """Jobs that are next in line, and that no live worker of their queue knows."""
+    """The number of available jobs of a kind that no live worker of the queue can run."""
 
     queue: str
     kind: str
@@ -46,31 +34,35 @@ class UnservedKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverdueWork:
-    """What a leader should have done by now."""
+    """Work that a leader should have done by now: how long ago it was due, and the number of stale jobs."""
 
     promotion_s: float | None
     deadline_s: float | None
     stale_jobs: int
 
 
-async def list_heartbeats(session: Session, *, limit: int) -> list[WorkerHeartbeat]:
-    """The workers, those that have been silent for longest first."""
-    return [WorkerHeartbeat(**dict(row)) for row in await session.fetch("list_heartbeats", limit)]
-
-
 async def list_waiting_queues(
     session: Session, *, limit: int, count_to: int, staleness: timedelta
 ) -> list[WaitingQueue]:
+    """Return the queues that have available jobs. Jobs are counted up to `count_to`."""
     return [WaitingQueue(**dict(row)) for row in await session.fetch("list_waiting_queues", limit, count_to, staleness)]
+
+
+async def list_unserved_queues(session: Session, *, staleness: timedelta) -> list[str]:
+    """Return the queues that have available jobs and no live worker."""
+    return [row["name"] for row in await session.fetch("list_unserved_queues", staleness)]
 
 
 async def list_unserved_kinds(
     session: Session, queues: Sequence[str], *, look_at: int, staleness: timedelta
 ) -> list[UnservedKind]:
-    return [UnservedKind(*row) for row in await session.fetch("list_unserved_kinds", queues, look_at, staleness)]
+    """Return the unserved kinds among the next `look_at` jobs of each queue and priority."""
+    rows = await session.fetch("list_unserved_kinds", queues, look_at, staleness)
+    return [UnservedKind(**dict(row)) for row in rows]
 
 
 async def get_overdue_work(session: Session, *, look_at: int, staleness: timedelta, grace: timedelta) -> OverdueWork:
+    """Return what the leader should have done. Only the `look_at` longest running jobs are checked for staleness."""
     row = await session.fetchrow("get_overdue_work", look_at, staleness, grace)
     assert row is not None
     return OverdueWork(**dict(row))

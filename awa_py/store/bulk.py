@@ -1,7 +1,7 @@
-"""Many jobs at once: chosen by what they have in common, counted first, and then changed batch by batch.
+"""Change many jobs: select them by common properties, count them, and change them batch by batch.
 
-A batch is found by one statement, and changed by another, which leaves alone what has changed in between. Each job is
-come by once, in the order of ids: one that is retried, and fails again at once, is not retried for ever.
+One statement selects a batch and another one changes it, except jobs that changed in between. Batches are in order of
+id, so that each job is selected once: a job that is retried and fails again at once is not retried forever.
 """
 
 from collections import Counter
@@ -22,10 +22,10 @@ from awa_py.store.session import Session
 from awa_py.text import short_duration
 
 BATCH_SIZE = 500
-MAX_COUNTED = 100_000  # a preview counts up to here
+MAX_COUNTED = 100_000  # by a preview
 PREVIEW_TIMEOUT = timedelta(seconds=15)
 BATCH_TIMEOUT = timedelta(seconds=60)
-MAX_TRIES = 5  # for jobs that change at the very moment, and still fit
+MAX_TRIES = 5  # for jobs that change concurrently and still match
 
 WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.WAITING)
 ENDED = (State.COMPLETED, State.FAILED, State.CANCELLED)
@@ -33,10 +33,10 @@ ENDED = (State.COMPLETED, State.FAILED, State.CANCELLED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Jobs by what they have in common; what is None does not matter.
+    """Jobs by common properties. None matches all jobs.
 
-    How old a job is, counts from its end, or, while it has not ended, from its enqueueing. `error` is a part of its
-    last error. Without states, it is the operation that says which.
+    A job's age counts from its end, or from its enqueue if it has not ended. `error` is a part of its last error.
+    Without states, the operation's default applies.
     """
 
     states: Collection[State] = ()
@@ -50,7 +50,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedJob:
-    """A job as it was when a selection came by."""
+    """A job as it was when it was selected."""
 
     id: int
     state: State
@@ -60,17 +60,17 @@ class SelectedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What can be done to many jobs."""
+    """A change that can be applied to many jobs."""
 
     name: str
-    past_tense: str  # as the jobs are then
-    states: tuple[State, ...]  # that it applies to
-    default_states: tuple[State, ...]  # where the selection names none
-    skipped_states: tuple[State, ...] = ()  # that somebody may have meant, and it does not apply to
+    past_tense: str  # for messages: "5 jobs cancelled"
+    states: tuple[State, ...]  # to which it can be applied
+    default_states: tuple[State, ...]  # if the selection has none
+    skipped_states: tuple[State, ...] = ()  # to which it cannot be applied, although the user may expect it
     change: Callable[[Session, Sequence[int], SeenJobs], Awaitable[Collection[int]]]
 
     def states_of(self, selection: Selection) -> tuple[State, ...]:
-        """The states of the jobs that it is about."""
+        """Return the states of the jobs to change. Raise ConfigError if the operation does not apply to one of them."""
         for state in selection.states:
             if state not in self.states:
                 applies = ", ".join(self.states)
@@ -80,28 +80,28 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What an operation would be about, were it carried out as of this moment."""
+    """The jobs that an operation would change at the time `as_of`."""
 
     as_of: datetime
-    counts: dict[tuple[State, str], int] | None  # by state and queue; None: they could not be counted in time
+    counts: dict[tuple[State, str], int] | None  # by state and queue; None: counting timed out
     skipped: int = 0
 
     @property
     def jobs(self) -> int | None:
-        """How many, where they could be counted."""
+        """Return the number of jobs, or None if it is unknown."""
         return None if self.counts is None or not self.exact else sum(self.counts.values())
 
     @property
     def exact(self) -> bool:
-        """Whether the counts are of all; else of the first ones."""
+        """Return whether all jobs were counted, not only the first ones."""
         return self.counts is not None and sum(self.counts.values()) <= MAX_COUNTED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """How many jobs were found, and how many of them changed.
+    """The number of jobs selected, and of those changed.
 
-    The others did so themselves in between, or cannot be retried while another job holds their unique key.
+    The others changed concurrently, or cannot be retried because another job holds their unique key.
     """
 
     found: int
@@ -125,19 +125,19 @@ DELETE = Operation(
 )
 
 
-def retry(*, note: bool = True) -> Operation:
-    """Available at once; `note`: what their rows forget with it is noted beside them."""
+def retry(*, write_events: bool = True) -> Operation:
+    """Return the operation that makes jobs available now. `write_events`: see `retry_jobs`."""
     return Operation(
         name="retry",
         past_tense="retried",
         states=(State.FAILED, State.RETRYABLE, State.SCHEDULED, State.CANCELLED, State.COMPLETED),
         default_states=(State.FAILED, State.RETRYABLE),
-        change=partial(jobs.retry_jobs, note=note),
+        change=partial(jobs.retry_jobs, write_events=write_events),
     )
 
 
 def move(*, queue: str | None = None, priority: int | None = None) -> Operation:
-    """Into another queue, or to another priority, or both."""
+    """Return the operation that moves jobs to a queue, a priority, or both."""
     if queue is None and priority is None:
         raise ConfigError("nothing to move to: name a queue, a priority, or both")
     return Operation(
@@ -151,18 +151,18 @@ def move(*, queue: str | None = None, priority: int | None = None) -> Operation:
 
 
 async def preview(session: Session, operation: Operation, selection: Selection, *, limit: int | None = None) -> Preview:
-    """Counts what the operation would be about. It does not take long: what is too much is not counted to the end."""
+    """Count the jobs that the operation would change, up to MAX_COUNTED and within PREVIEW_TIMEOUT."""
     as_of = await session.now()
     states = operation.states_of(selection)
-    most = MAX_COUNTED + 1 if limit is None else min(limit, MAX_COUNTED + 1)
+    count_to = MAX_COUNTED + 1 if limit is None else min(limit, MAX_COUNTED + 1)
     try:
         async with _bounded(session, PREVIEW_TIMEOUT):
-            found = await _select(session, selection, states, as_of, limit=most)
+            selected = await _select(session, selection, states, as_of, limit=count_to)
             skipped = () if selection.states else operation.skipped_states
             others = await _select(session, selection, skipped, as_of, limit=MAX_COUNTED) if skipped else []
     except asyncpg.QueryCanceledError:
         return Preview(as_of=as_of, counts=None)
-    counts = Counter((job.state, job.queue) for job in found)
+    counts = Counter((job.state, job.queue) for job in selected)
     return Preview(as_of=as_of, counts=dict(sorted(counts.items())), skipped=len(others))
 
 
@@ -175,23 +175,23 @@ async def run_operation(
     limit: int | None = None,
     size: int = BATCH_SIZE,
 ) -> AsyncIterator[BatchResult]:
-    """Changes the jobs that the selection held at that moment, a batch at each turn; in between nothing is half done.
+    """Change the jobs that matched the selection at `as_of`, one batch per iteration, each in its own transaction.
 
-    No worker waits for it: what is being claimed or finished meanwhile goes its way.
+    Workers never wait for it: jobs that are claimed or finished concurrently are skipped.
     """
     states = operation.states_of(selection)
     after = 0
     changed = 0
     while limit is None or changed < limit:
-        most = size if limit is None else min(size, limit - changed)
-        async with _explained(session):
-            found = await _select(session, selection, states, as_of, above=after, limit=most)
-        if not found:
+        batch_limit = size if limit is None else min(size, limit - changed)
+        async with _batch_transaction(session):
+            selected = await _select(session, selection, states, as_of, above=after, limit=batch_limit)
+        if not selected:
             return
-        after = found[-1].id
-        batch = BatchResult(len(found), await _change(session, operation, selection, states, as_of, found))
-        changed += batch.changed
-        yield batch
+        after = selected[-1].id
+        batch_changed = await _change(session, operation, selection, states, as_of, selected)
+        changed += batch_changed
+        yield BatchResult(found=len(selected), changed=batch_changed)
 
 
 async def _change(
@@ -200,26 +200,26 @@ async def _change(
     selection: Selection,
     states: Sequence[State],
     as_of: datetime,
-    found: Sequence[SelectedJob],
+    selected: Sequence[SelectedJob],
 ) -> int:
-    """How many were changed. One that has changed its state meanwhile, and still fits, is come by once more."""
+    """Change the jobs. Try those again that changed concurrently and still match. Return the number changed."""
     changed: set[int] = set()
     for _ in repeat(None, MAX_TRIES):
-        ids = [job.id for job in found]
-        seen = SeenJobs([job.state for job in found], [job.lease for job in found])
+        ids = [job.id for job in selected]
+        seen = SeenJobs([job.state for job in selected], [job.lease for job in selected])
         try:
-            async with _explained(session):
+            async with _batch_transaction(session):
                 changed.update(await operation.change(session, ids, seen))
-        except asyncpg.DeadlockDetectedError:  # with another operator; nothing was done
+        except asyncpg.DeadlockDetectedError:  # with another operator; nothing was changed
             continue
         missed = [job_id for job_id in ids if job_id not in changed]
         if not missed:
             break
-        async with _explained(session):
+        async with _batch_transaction(session):
             left = await _select(session, selection, states, as_of, ids=missed, limit=len(missed))
-        if not left or left == found:  # as they were: it is not the moment that keeps them
+        if not left or left == selected:  # unchanged: another try would not help
             break
-        found = left
+        selected = left
     return len(changed)
 
 
@@ -247,23 +247,24 @@ async def _select(
         ids,
         limit,
     )
-    return [SelectedJob(id=row[0], state=State(row[1]), lease=row[2], queue=row[3]) for row in rows]
+    return [SelectedJob(**{**dict(row), "state": State(row["state"])}) for row in rows]
 
 
 @asynccontextmanager
-async def _bounded(session: Session, patience: timedelta) -> AsyncIterator[None]:
-    """A transaction whose statements take no longer than that, each planned for its very values."""
+async def _bounded(session: Session, timeout: timedelta) -> AsyncIterator[None]:
+    """Run a transaction with a statement timeout, and with plans made for the actual values."""
     async with session.connection.transaction():
         await session.connection.execute(
             "SELECT set_config('statement_timeout', $1, true), set_config('plan_cache_mode', $2, true)",
-            f"{patience.total_seconds():.0f}s",
+            f"{timeout.total_seconds():.0f}s",
             "force_custom_plan",
         )
         yield
 
 
 @asynccontextmanager
-async def _explained(session: Session) -> AsyncIterator[None]:
+async def _batch_transaction(session: Session) -> AsyncIterator[None]:
+    """Run a transaction with the timeout of a batch. Raise AwaError if it is exceeded."""
     try:
         async with _bounded(session, BATCH_TIMEOUT):
             yield

@@ -1,4 +1,4 @@
-"""The schema as PostgreSQL's catalogs have it."""
+"""The objects of the schema, from PostgreSQL's catalogs."""
 
 from awa_py.store.session import Session
 
@@ -6,13 +6,16 @@ Catalog = dict[str, dict[str, str]]  # part → name → definition
 
 
 async def list_catalog(session: Session) -> Catalog:
-    """Every table, column, index, constraint, trigger and function; ask with an empty search path."""
+    """Return all tables, columns, indexes, constraints, triggers and functions.
+
+    The connection needs an empty search path, so that all names in definitions are qualified.
+    """
     catalog: Catalog = {}
-    for part, name, definition in await session.fetch("list_catalog"):
-        catalog.setdefault(part, {})[name] = definition
+    for row in await session.fetch("list_catalog"):
+        catalog.setdefault(row["part"], {})[row["name"]] = row["definition"]
     return catalog
 
 
 async def list_broken_indexes(session: Session) -> list[tuple[str, str]]:
-    """Table and index, where the index is of no use."""
-    return [(table, index) for table, index in await session.fetch("list_broken_indexes")]
+    """Return the table and the name of each invalid index."""
+    return [(row["table_name"], row["index_name"]) for row in await session.fetch("list_broken_indexes")]

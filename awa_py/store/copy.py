@@ -1,7 +1,6 @@
-"""New → available or scheduled, many at once: by COPY, whose lines are written while PostgreSQL takes them in.
+"""Enqueue many jobs with COPY. Lines are produced while PostgreSQL reads them.
 
-The lines are text of our own making, not asyncpg's records: those would go through the codecs of the connection,
-which may be its owner's own ones.
+The lines are text. asyncpg's records would go through the connection's codecs, and the user may have set their own.
 """
 
 import json
@@ -19,25 +18,26 @@ from awa_py.store.session import Session
 from awa_py.text import describe
 
 CHUNK_CHARACTERS = 64 * 1024
-QUOTE, DELIMITER = "\x01", "\x02"  # no JSON holds them: arguments go as they are
+QUOTE, DELIMITER = "\x01", "\x02"  # JSON never contains them, so arguments need no escapes
 
-USUAL = {"queue": DEFAULT_QUEUE, "priority": "2", "max_attempts": "25"}  # the columns' defaults
+COLUMN_DEFAULTS = {"queue": DEFAULT_QUEUE, "priority": "2", "max_attempts": "25"}
 KEY_COLUMNS = ("concurrency_key", "concurrency_limit", "ordered")
 
-Queues = Mapping[int, str]  # for spec, by their id()
+# Jobs of one call share a few JobSpecs. Dictionaries by spec use its id(), because hashing a spec is slow.
+SpecQueues = Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedJobs:
-    """The answer to many jobs: their ids, in their order, their queues, and the moment at which they were enqueued."""
+    """The enqueued jobs: their ids in order, the queue of each spec, and the time of the transaction."""
 
     ids: Sequence[int]
-    queues: Queues
+    queues: SpecQueues
     now: datetime
 
 
-class Head(NamedTuple):
-    """What stands between a job's id and its arguments. A key, where it has one, stands in the middle of that."""
+class LineParts(NamedTuple):
+    """What is between a job's id and its arguments. A concurrency key comes between `before_key` and `after_key`."""
 
     without_key: str
     before_key: str
@@ -45,37 +45,37 @@ class Head(NamedTuple):
 
 
 async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> CopiedJobs:
-    """Enqueues jobs without unique keys, in the transaction that the connection has to be in.
+    """Enqueue jobs without unique keys. The connection has to be in a transaction.
 
     Ids and positions follow the order of the jobs.
     """
     reserved = await session.fetchrow("reserve_ids", len(jobs))
     assert reserved is not None
-    first, last, listed, now = reserved
-    ids = listed or range(first, last + 1)
-    spec = {id(job.spec): job.spec for job in jobs}
-    queues = await _queues(session, spec)
-    later = {key: shared for key, shared in spec.items() if shared.resolve_run_at(now) > now}
-    ready = {key: shared for key, shared in spec.items() if key not in later}
+    now: datetime = reserved["now"]
+    ids = reserved["ids"] or range(reserved["first"], reserved["last"] + 1)
+    specs = {id(job.spec): job.spec for job in jobs}
+    queues = await _choose_queues(session, specs)
+    scheduled = {key: spec for key, spec in specs.items() if spec.resolve_run_at(now) > now}
+    ready = {key: spec for key, spec in specs.items() if key not in scheduled}
     keyed = any(job.concurrency_key is not None for job in jobs)
-    for table, chosen in (("ready", ready), ("scheduled", later)):
-        if chosen:
-            columns, heads = _heads(chosen, queues, table, now, keyed=keyed)
+    for table, table_specs in (("ready", ready), ("scheduled", scheduled)):
+        if table_specs:
+            columns, parts = _columns_and_parts(table_specs, queues, table, now, keyed=keyed)
             try:
-                await _copy(session, table, columns, _lines(zip(ids, jobs, strict=True), heads))
+                await _copy(session, table, columns, _lines(zip(ids, jobs, strict=True), parts))
             except (*REFUSALS, UnicodeEncodeError) as error:
-                culprit = _culprit(error, jobs, chosen)
-                raise InvalidJob(f"{culprit}PostgreSQL refused the job: {describe(error)}") from None
-    due = min((shared.resolve_run_at(now) for shared in later.values()), default=None)
+                refused = _refused_job(error, jobs, table_specs)
+                raise InvalidJob(f"{refused}PostgreSQL refused the job: {describe(error)}") from None
+    due = min((spec.resolve_run_at(now) for spec in scheduled.values()), default=None)
     await session.fetchval("wake_queues", sorted({queues[key] for key in ready}), due)
-    return CopiedJobs(ids, queues, now)
+    return CopiedJobs(ids=ids, queues=queues, now=now)
 
 
-async def _queues(session: Session, spec: Mapping[int, JobSpec]) -> Queues:
-    """Where jobs on each of these spec go."""
-    unnamed = sorted({shared.kind for shared in spec.values() if shared.queue is None})
+async def _choose_queues(session: Session, specs: Mapping[int, JobSpec]) -> SpecQueues:
+    """Return the queue of each spec: its own, else that of a route, else its default."""
+    unnamed = sorted({spec.kind for spec in specs.values() if spec.queue is None})
     routed = await route_kinds(session, unnamed) if unnamed else {}
-    return {key: shared.queue or routed.get(shared.kind, shared.default_queue) for key, shared in spec.items()}
+    return {key: spec.queue or routed.get(spec.kind, spec.default_queue) for key, spec in specs.items()}
 
 
 async def _copy(session: Session, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
@@ -91,16 +91,17 @@ async def _copy(session: Session, table: str, columns: Sequence[str], lines: Asy
     )
 
 
-async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, Head]) -> AsyncIterator[bytes]:
+async def _lines(rows: Iterable[tuple[int, NewJob]], parts: Mapping[int, LineParts]) -> AsyncIterator[bytes]:
+    """Yield the lines of the jobs whose specs are in `parts`, in chunks."""
     lines: list[str] = []
     size = 0
     for job_id, job in rows:
-        head = heads.get(id(job.spec))
-        if head is None:  # it goes into the other table
+        line_parts = parts.get(id(job.spec))
+        if line_parts is None:  # the job belongs to the other table
             continue
         key = job.concurrency_key
-        about = head[0] if key is None else f"{head[1]}{key.replace(QUOTE, QUOTE * 2)}{head[2]}"
-        line = f"{job_id}{about}{job.args_json.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
+        middle = line_parts[0] if key is None else f"{line_parts[1]}{key.replace(QUOTE, QUOTE * 2)}{line_parts[2]}"
+        line = f"{job_id}{middle}{job.args_json.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
         lines.append(line)
         size += len(line)
         if size >= CHUNK_CHARACTERS:
@@ -109,25 +110,25 @@ async def _lines(rows: Iterable[tuple[int, NewJob]], heads: Mapping[int, Head]) 
     yield "".join(lines).encode()
 
 
-def _heads(
-    spec: Mapping[int, JobSpec], queues: Queues, table: str, now: datetime, *, keyed: bool
-) -> tuple[list[str], dict[int, Head]]:
-    """The columns that these spec fill, and what stands in them."""
-    fields = {key: _fields(shared, queues[key], table, now) for key, shared in spec.items()}
-    columns = sorted({column for written in fields.values() for column in written})
-    # What one of the jobs names, all must: NULL is not the default.
-    missing = USUAL | {"run_at": now.isoformat()}
-    heads = {
-        key: _head([(missing | fields[key]).get(column) for column in columns], shared, keyed=keyed)
-        for key, shared in spec.items()
+def _columns_and_parts(
+    specs: Mapping[int, JobSpec], queues: SpecQueues, table: str, now: datetime, *, keyed: bool
+) -> tuple[list[str], dict[int, LineParts]]:
+    """Return the columns that the specs set, and the line parts of each spec."""
+    fields = {key: _fields(spec, queues[key], table, now) for key, spec in specs.items()}
+    columns = sorted({column for spec_fields in fields.values() for column in spec_fields})
+    # A column that one spec sets is written for all of them, and NULL is not the default.
+    defaults = COLUMN_DEFAULTS | {"run_at": now.isoformat()}
+    parts = {
+        key: _line_parts([(defaults | fields[key]).get(column) for column in columns], spec, keyed=keyed)
+        for key, spec in specs.items()
     }
-    return ["id", *columns, *(KEY_COLUMNS if keyed else ()), "args"], heads
+    return ["id", *columns, *(KEY_COLUMNS if keyed else ()), "args"], parts
 
 
 def _fields(spec: JobSpec, queue: str, table: str, now: datetime) -> dict[str, str]:
-    """The columns that these spec fill, as text; the others have defaults."""
-    chosen = {"queue": queue, "priority": str(spec.priority), "max_attempts": str(spec.max_attempts)}
-    fields = {"kind": spec.kind, **{name: text for name, text in chosen.items() if text != USUAL[name]}}
+    """Return the columns whose values differ from the table's defaults, as text."""
+    values = {"queue": queue, "priority": str(spec.priority), "max_attempts": str(spec.max_attempts)}
+    fields = {"kind": spec.kind, **{name: text for name, text in values.items() if text != COLUMN_DEFAULTS[name]}}
     if table == "scheduled":
         fields["state"] = State.SCHEDULED
     if table == "scheduled" or spec.run_at is not None:
@@ -145,30 +146,30 @@ def _fields(spec: JobSpec, queue: str, table: str, now: datetime) -> dict[str, s
     return fields
 
 
-def _head(fields: Iterable[str | None], spec: JobSpec, *, keyed: bool) -> Head:
-    """A NULL is an empty field without quotes."""
+def _line_parts(fields: Iterable[str | None], spec: JobSpec, *, keyed: bool) -> LineParts:
+    # NULL is an empty field without quotes.
     quoted = ("" if field is None else f"{QUOTE}{field.replace(QUOTE, QUOTE * 2)}{QUOTE}" for field in fields)
-    shared = DELIMITER + DELIMITER.join(quoted) + DELIMITER
+    before_key = DELIMITER + DELIMITER.join(quoted) + DELIMITER
     no_key = DELIMITER * len(KEY_COLUMNS) if keyed else ""
     after_key = DELIMITER.join((QUOTE, str(spec.concurrency_limit), str(spec.ordered), QUOTE))
-    return Head(shared + no_key + QUOTE, shared + QUOTE, after_key)
+    return LineParts(before_key + no_key + QUOTE, before_key + QUOTE, after_key)
 
 
-def _culprit(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -> str:
-    """Which of the jobs it was, where PostgreSQL says in which line it stood."""
+def _refused_job(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -> str:
+    """Return the start of the error message that names the job, if PostgreSQL reported its line."""
     found = re.search(r"^COPY \w+, line (\d+)", getattr(error, "context", None) or "", re.MULTILINE)
     line = int(found[1]) if found else 0
     first = True
     for number, job in enumerate(jobs, 1):
         if found and id(job.spec) in copied:
-            # PostgreSQL counts no lines inside of the first row: its end says what the end of a line is.
-            line -= 1 if first else 1 + _lines_inside(job)
+            # PostgreSQL does not count the line breaks inside the first row: it learns the line ending from its end.
+            line -= 1 if first else 1 + _line_breaks(job)
             first = False
             if line <= 0:
                 return f"{job.kind} (job {number} of {len(jobs)}): "
     return ""
 
 
-def _lines_inside(job: NewJob) -> int:
-    """Tags, a key, and JSON that somebody wrote by hand may have lines."""
+def _line_breaks(job: NewJob) -> int:
+    """Return the number of line breaks in the job's tags, key and arguments. JSON written by hand may have some."""
     return sum(text.count("\n") for text in (job.args_json, job.concurrency_key or "", *job.spec.tags))

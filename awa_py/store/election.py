@@ -1,4 +1,4 @@
-"""The leader's lock and its record."""
+"""The leader's advisory lock and its row."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from awa_py.store.session import Session
 LOCK_KEY = 0x4157415F4D41494E  # "AWA_MAIN"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads, and since when."""
+    """The process that leads."""
 
     worker_id: UUID
     hostname: str
@@ -24,7 +24,7 @@ class Leader:
 
 
 def lock_key(schema: Schema) -> int:
-    """The lock of this installation: two schemas in one database never share a leader."""
+    """Return the key of the leader's lock. Each schema has its own, so that each has its own leader."""
     if schema.name == DEFAULT_SCHEMA:
         return LOCK_KEY
     digest = hashlib.sha256(schema.name.encode()).digest()
@@ -32,25 +32,25 @@ def lock_key(schema: Schema) -> int:
 
 
 async def try_lead(session: Session) -> bool:
-    """Takes the lock where it is free."""
+    """Acquire the lock if it is free. Return whether this session leads."""
     return bool(await session.fetchval("try_lead", lock_key(session.schema)))
 
 
 async def record_election(session: Session, *, worker_id: UUID, hostname: str, pid: int) -> int:
-    """Writes who leads. Returns the epoch."""
+    """Write the new leader. Return its epoch."""
     return int(await session.fetchval("record_election", worker_id, hostname, pid))
 
 
 async def terminate_frozen_leader(session: Session, *, silence: timedelta) -> bool:
-    """Ends the session of a leader that has been silent for too long. Whether there was one."""
+    """End the session of a leader that was silent for longer than `silence`. Return whether there was one."""
     return bool(await session.fetch("terminate_frozen_leader", lock_key(session.schema), silence))
 
 
 async def resign(session: Session) -> None:
-    """Gives the lock back and tells the candidates."""
+    """Release the lock and notify the candidates."""
     await session.fetch("resign", lock_key(session.schema))
 
 
 async def get_leader(session: Session) -> Leader | None:
     row = await session.fetchrow("get_leader", lock_key(session.schema))
-    return None if row is None else Leader(*row)
+    return None if row is None else Leader(**dict(row))

@@ -1,4 +1,4 @@
-"""New → available or scheduled: one job, a few in a statement, or many by COPY (`store/copy.py`)."""
+"""Enqueue one job, or a few in one statement. `store/copy.py` enqueues many."""
 
 import json
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from awa_py.model.job import NewJob, State
 from awa_py.store.session import Session
 from awa_py.text import describe
 
-# The last one: a key may have too many bytes for an index, though not too many characters.
+# ProgramLimitExceeded: a key can have too many bytes for an index, although its characters are not too many.
 REFUSALS = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 
 
 class Enqueued(NamedTuple):
-    """The answer to one NewJob: its id, or the id of the job that holds its unique key."""
+    """The result of one NewJob: its id, or the id of the job that holds its unique key."""
 
     id: int
     is_new: bool
@@ -25,16 +25,16 @@ class Enqueued(NamedTuple):
     run_at: datetime
     created_at: datetime
     queue: str
-    can_read_holder: bool = False  # at that job, whose key it is
+    can_read_holder: bool = False  # whether the login may read the job that holds the key
 
 
 async def can_insert(session: Session) -> bool:
-    """Whether the login may write into the tables. Where it may not, functions do so for it."""
+    """Return whether the login may write to the tables. Otherwise it has to call the schema's functions."""
     return bool(await session.fetchval("can_insert"))
 
 
 async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = True) -> Enqueued:
-    """Enqueues one job, in the transaction that the connection is in; where it can, straight into the table."""
+    """Enqueue one job in the connection's transaction. Insert it directly into the table if that is possible."""
     spec = job.spec
     if not insert_directly or job.unique is not None or not spec.is_due_immediately:
         return (await enqueue_jobs(session, [job]))[0]
@@ -59,11 +59,18 @@ async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = 
     except REFUSALS as error:
         raise InvalidJob(f"{spec.kind}: PostgreSQL refused the job: {describe(error)}") from None
     assert row is not None
-    return Enqueued(row[0], True, State.AVAILABLE, row[1], row[1], row[2])
+    return Enqueued(
+        id=row["id"],
+        is_new=True,
+        state=State.AVAILABLE,
+        run_at=row["created_at"],
+        created_at=row["created_at"],
+        queue=row["queue"],
+    )
 
 
 async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Enqueues all of them, or none, in one round trip and in the transaction that the connection is in."""
+    """Enqueue all jobs or none, in one round trip and in the connection's transaction."""
     if not jobs:
         return []
     array = "[" + ",".join(job.to_json() for job in jobs) + "]"
@@ -71,4 +78,4 @@ async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueue
         rows = await session.fetch("enqueue_jobs", array)
     except REFUSALS as error:
         raise InvalidJob(f"PostgreSQL refused the job: {describe(error)}") from None
-    return [Enqueued(row[0], row[1], State(row[2]), *row[3:]) for row in rows]
+    return [Enqueued(**{**dict(row), "state": State(row["state"])}) for row in rows]

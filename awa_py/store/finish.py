@@ -1,7 +1,8 @@
-"""running → everywhere else. Every function takes (id, lease) pairs of a worker, and answers for those it still held.
+"""End attempts: move jobs from running to another state.
 
-The lease alone would not do: where a crash of the server takes back a claim, the next one gives the same number, to
-another worker maybe, while the first one's handler goes on.
+Each function takes the ids and leases of a worker's jobs, and returns those that the worker still held. The lease alone
+is no guard: if a crash of the server loses a claim, the next claim gets the same lease, possibly by another worker,
+while the handler of the first one still runs.
 """
 
 from collections.abc import Sequence
@@ -12,21 +13,21 @@ from uuid import UUID
 from awa_py.model.job import State
 from awa_py.store.session import Session
 
-RESULTS_CHARACTERS = 32 * 1024 * 1024  # in one statement: what it looks them up in holds 256 MiB
+MAX_RESULTS_CHARACTERS = 32 * 1024 * 1024  # per statement: it builds a jsonb object of them, which holds 256 MiB
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
-    """What became of a failed attempt: tried again in `retry_s` seconds, or (None) failed for good."""
+    """What follows a failed attempt: a retry in `retry_s` seconds, or none (None)."""
 
     attempt: int
     max_attempts: int
     retry_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cooldown:
-    """For how long a throttled job's queue is to rest, how often in a row it was to, and whether this job began it."""
+    """The cooldown of a throttled job's queue: its length, how many there were in a row, and if this job started it."""
 
     cooldown_s: float
     throttles: int
@@ -42,13 +43,15 @@ async def complete_jobs(
     *,
     keep: bool,
 ) -> set[int] | None:
-    """running → completed. The ids that were ours, or None where all were. `results` may be None where all are."""
-    if results is not None and len(ids) > 1 and sum(len(result or "") for result in results) > RESULTS_CHARACTERS:
+    """Complete jobs. Return the ids that the worker held; None: all of them. `results` is None if no job has one."""
+    if results is not None and len(ids) > 1 and sum(len(result or "") for result in results) > MAX_RESULTS_CHARACTERS:
         half = len(ids) // 2
         first = await complete_jobs(session, worker_id, ids[:half], leases[:half], results[:half], keep=keep)
         rest = await complete_jobs(session, worker_id, ids[half:], leases[half:], results[half:], keep=keep)
         return set(ids[:half] if first is None else first) | set(ids[half:] if rest is None else rest)
-    held = await session.fetchval("complete_jobs", array(ids), array(leases), worker_id, results, keep, len(ids))
+    held = await session.fetchval(
+        "complete_jobs", array_literal(ids), array_literal(leases), worker_id, results, keep, len(ids)
+    )
     return None if held is None else set(held)
 
 
@@ -60,24 +63,30 @@ async def fail_attempts(
     errors: Sequence[str],
     delays: Sequence[timedelta | None],
 ) -> dict[int, RetryDecision]:
-    """running → retryable or failed."""
+    """End failed attempts: running → retryable, failed or cancelled."""
     rows = await session.fetch("fail_attempts", ids, leases, worker_id, errors, delays)
-    return {row[0]: RetryDecision(row[1], row[2], row[3]) for row in rows}
+    return {
+        row["id"]: RetryDecision(attempt=row["attempt"], max_attempts=row["max_attempts"], retry_s=row["retry_s"])
+        for row in rows
+    }
 
 
 async def snooze_jobs(
     session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int], delays: Sequence[timedelta]
 ) -> set[int]:
-    """running → scheduled, the attempt given back."""
-    return {row[0] for row in await session.fetch("snooze_jobs", ids, leases, worker_id, delays)}
+    """Snooze jobs: running → scheduled. The attempt does not count."""
+    return {row["id"] for row in await session.fetch("snooze_jobs", ids, leases, worker_id, delays)}
 
 
 async def throttle_jobs(
     session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int], reasons: Sequence[str]
 ) -> dict[int, Cooldown]:
-    """running → scheduled, the attempt given back; and their queues rest."""
+    """Throttle the queues of jobs: running → scheduled until the cooldown ends. The attempt does not count."""
     rows = await session.fetch("throttle_jobs", ids, leases, worker_id, reasons)
-    return {row[0]: Cooldown(row[1], row[2], row[3]) for row in rows}
+    return {
+        row["id"]: Cooldown(cooldown_s=row["cooldown_s"], throttles=row["throttles"], started=row["started"])
+        for row in rows
+    }
 
 
 async def discard_jobs(
@@ -88,15 +97,15 @@ async def discard_jobs(
     states: Sequence[State],
     errors: Sequence[str],
 ) -> set[int]:
-    """running → failed or cancelled."""
-    return {row[0] for row in await session.fetch("discard_jobs", ids, leases, worker_id, states, errors)}
+    """Discard jobs: running → failed or cancelled, whatever attempts are left."""
+    return {row["id"] for row in await session.fetch("discard_jobs", ids, leases, worker_id, states, errors)}
 
 
 async def release_jobs(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> set[int]:
-    """running → available, the attempt given back."""
-    return {row[0] for row in await session.fetch("release_jobs", ids, leases, worker_id)}
+    """Release jobs: running → available. The attempt does not count."""
+    return {row["id"] for row in await session.fetch("release_jobs", ids, leases, worker_id)}
 
 
-def array(numbers: Sequence[float]) -> str:
-    """PostgreSQL's text of an array: asyncpg would look at each number on its own, which costs ten times as much."""
+def array_literal(numbers: Sequence[float]) -> str:
+    """Return the numbers as the text of an array. asyncpg encodes them one by one, which costs ten times as much."""
     return f"{{{str(numbers)[1:-1]}}}"

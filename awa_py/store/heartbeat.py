@@ -1,4 +1,4 @@
-"""What a live worker says about itself and its running jobs."""
+"""What a live worker writes about itself and its running jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from uuid import UUID
 from awa_py.db.types import Record
 from awa_py.store.session import Session
 
-SHARE_STALENESS = timedelta(seconds=8)  # how long a worker may be silent and have its share of a queue: four beats
+SHARE_STALENESS = timedelta(seconds=8)  # a worker that is silent for longer (four heartbeats) loses its shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """A worker as the registry knows it."""
+    """A worker, as its row in `awa.workers` describes it."""
 
     id: UUID
     hostname: str
@@ -23,7 +23,7 @@ class WorkerInfo:
     kinds: tuple[str, ...]
     concurrency: int
     label: str | None = None
-    limits: tuple[int, ...] = ()  # how many jobs of each queue; none: as many as it runs at all
+    limits: tuple[int, ...] = ()  # the slots of each queue; empty: `concurrency` for each
 
 
 async def heartbeat_worker(
@@ -35,9 +35,9 @@ async def heartbeat_worker(
     quiet: bool = False,
     stopping: bool = False,
 ) -> list[Record]:
-    """Enters the worker in the registry, or says that it is still there. What it has to know, a row a queue.
+    """Insert the worker's row or renew its heartbeat. Return the directives for the worker, one row per queue.
 
-    `locked_on` is what `lock_worker` answered. `quiet` counts where it is entered (again); the registry knows better.
+    `locked_on` is the result of `lock_worker`. `quiet` is used only if the row is inserted; later the row decides.
     """
     return await session.fetch(
         "heartbeat_worker",
@@ -59,19 +59,23 @@ async def heartbeat_worker(
 
 
 async def lock_worker(session: Session, worker_id: UUID) -> datetime | None:
-    """Takes the worker's lock for this session: the end of its last one will be seen. When the server began that keeps
-    it; None: nobody keeps it, since a pooler stands in between."""
-    began: datetime | None = await session.fetchval("lock_worker", worker_id, session.connection.get_server_pid())
-    return began
+    """Acquire the worker's advisory lock for this session, so that others can see when its last session ends.
+
+    Return the start time of the server that holds the lock. None: no lock, because of a pooler in between.
+    """
+    server_started_at: datetime | None = await session.fetchval(
+        "lock_worker", worker_id, session.connection.get_server_pid()
+    )
+    return server_started_at
 
 
 async def listen_for_jobs(session: Session, worker_id: UUID, queues: Sequence[str]) -> None:
-    """From now on, whoever makes a job ready in one of the queues says so."""
+    """Subscribe to wake-ups of the queues."""
     await session.fetch("listen_for_jobs", worker_id, queues)
 
 
 async def stop_listening(session: Session, worker_id: UUID) -> None:
-    """From now on, nobody needs to."""
+    """Unsubscribe from all wake-ups."""
     await session.fetch("stop_listening", worker_id)
 
 
@@ -80,14 +84,15 @@ async def remove_worker(session: Session, worker_id: UUID) -> None:
 
 
 async def renew_leases(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
-    """Renews leases. The jobs that are still ours, and whether each is to be cancelled."""
-    return {row[0]: row[1] for row in await session.fetch("renew_leases", ids, leases, worker_id)}
+    """Renew leases. Return the jobs that the worker still holds, and whether each is to be cancelled."""
+    return {row["id"]: row["cancel"] for row in await session.fetch("renew_leases", ids, leases, worker_id)}
 
 
 async def list_cancel_requests(
     session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]
 ) -> list[int]:
-    return [row[0] for row in await session.fetch("list_cancel_requests", ids, leases, worker_id)]
+    """Return the worker's jobs that are to be cancelled."""
+    return [row["id"] for row in await session.fetch("list_cancel_requests", ids, leases, worker_id)]
 
 
 async def update_progress(

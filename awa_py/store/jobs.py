@@ -1,4 +1,4 @@
-"""Jobs as people ask for them: look, cancel, retry, delete, move, explain."""
+"""Operations on jobs that users ask for: read, cancel, retry, delete, move, explain."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from awa_py.store.rows import job_from
 from awa_py.store.session import Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinalState:
-    """A job's state, and how it ended."""
+    """A job's state, and its result or last error."""
 
     state: State
     result: Any
@@ -22,7 +22,7 @@ class FinalState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConditions:
-    """What decides whether a job could run, by the database's clock."""
+    """What decides whether a job can run now."""
 
     id: int
     kind: str
@@ -38,24 +38,24 @@ class JobConditions:
     throttled_until: datetime | None
     throttle_reason: str | None
     max_workers: int | None
-    queue_running: int  # of the jobs that max_workers counts
+    queue_running: int  # jobs that count against max_workers
     rate_jobs: int | None
     rate_period: timedelta | None
-    owner: str | None  # host:pid of the worker that has it, where that one is in the registry
+    owner: str | None  # host:pid of the worker that runs it, if that worker has a row
     owner_silent_s: float | None
     workers: int
     workers_of_queue: int
     workers_of_kind: int
-    ahead: int  # of those in the same line: that of the job's concurrency key, else that of its queue
+    ahead: int  # jobs before it with the same concurrency key, or in the queue if it has no key
     key_running: int
-    key_holders: Sequence[int]  # some of those
-    earlier_id: int | None  # where the key is ordered: the job that has to end first
+    key_holders: Sequence[int]  # the first of those
+    earlier_id: int | None  # the job that has to end first, if the key is ordered
     earlier_state: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobCounts:
-    """How many jobs are in each state, and how many ended within the window."""
+    """The number of jobs in each state, and of those that ended within the window."""
 
     by_state: dict[str, int]
     completed: int
@@ -63,7 +63,7 @@ class JobCounts:
 
 
 class SeenJobs(NamedTuple):
-    """The states and leases that jobs had when somebody looked: one that has changed since is left alone."""
+    """The states and leases of jobs when they were read. Jobs that changed since are left alone."""
 
     states: Sequence[State]
     leases: Sequence[int]
@@ -86,13 +86,13 @@ async def list_jobs(
     below: int | None = None,
     limit: int = 50,
 ) -> list[Job]:
-    """The newest jobs that fit, newest first."""
+    """Return the matching jobs, newest first."""
     rows = await session.fetch("list_jobs", states, queue, kind, tag, below, limit)
     return [job_from(row) for row in rows]
 
 
 async def list_children(session: Session, parent_id: int) -> list[Job]:
-    """The jobs that a job has started, in their order."""
+    """Return the children of a job, in order of id."""
     return [job_from(row) for row in await session.fetch("list_children", parent_id)]
 
 
@@ -100,34 +100,35 @@ async def get_final_state(session: Session, job_id: int) -> FinalState | None:
     row = await session.fetchrow("get_final_state", job_id)
     if row is None:
         return None
-    return FinalState(State(row[0]), None if row[1] is None else json.loads(row[1]), row[2])
+    result = None if row["result"] is None else json.loads(row["result"])
+    return FinalState(state=State(row["state"]), result=result, error=row["error"])
 
 
 async def cancel_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> dict[int, str]:
-    """What happened to each unfinished job: `cancelled`, or `requested` of its worker."""
-    return {row[0]: row[1] for row in await session.fetch("cancel_jobs", ids, *(seen or UNSEEN))}
+    """Cancel jobs. Return what happened to each unfinished job: `cancelled`, or `requested` if it runs."""
+    return {row["id"]: row["answer"] for row in await session.fetch("cancel_jobs", ids, *(seen or UNSEEN))}
 
 
 async def retry_jobs(
-    session: Session, ids: Sequence[int], seen: SeenJobs | None = None, *, note: bool = True
+    session: Session, ids: Sequence[int], seen: SeenJobs | None = None, *, write_events: bool = True
 ) -> set[int]:
-    """The jobs that are available again: not those whose unique key another one holds.
+    """Make jobs available again, except those whose unique key another job holds. Return the changed ids.
 
-    What their rows forget with it is noted beside them, unless told otherwise.
+    With `write_events`, the end of the last attempt is kept as an event, because the row forgets it.
     """
-    return {row[0] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN), note)}
+    return {row["id"] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN), write_events)}
 
 
 async def delete_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> set[int]:
-    """The jobs that are gone."""
-    return {row[0] for row in await session.fetch("delete_jobs", ids, *(seen or UNSEEN))}
+    """Delete jobs that do not run. Return the deleted ids."""
+    return {row["id"] for row in await session.fetch("delete_jobs", ids, *(seen or UNSEEN))}
 
 
 async def move_jobs(
     session: Session, ids: Sequence[int], seen: SeenJobs | None = None, *, queue: str | None, priority: int | None
 ) -> set[int]:
-    """The waiting jobs that are now in this queue, with this priority; None leaves it as it is."""
-    return {row[0] for row in await session.fetch("move_jobs", ids, *(seen or UNSEEN), queue, priority)}
+    """Move waiting jobs to a queue, a priority (None: no change), or both. Return the moved ids."""
+    return {row["id"] for row in await session.fetch("move_jobs", ids, *(seen or UNSEEN), queue, priority)}
 
 
 async def explain_job(session: Session, job_id: int, *, staleness: timedelta) -> JobConditions | None:
@@ -138,4 +139,4 @@ async def explain_job(session: Session, job_id: int, *, staleness: timedelta) ->
 async def count_jobs(session: Session, *, window: timedelta) -> JobCounts:
     row = await session.fetchrow("count_jobs", window)
     assert row is not None
-    return JobCounts(json.loads(row["counts"]), row["completed"], row["dead"])
+    return JobCounts(by_state=json.loads(row["counts"]), completed=row["completed"], dead=row["dead"])

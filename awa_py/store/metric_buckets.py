@@ -1,4 +1,4 @@
-"""What ended in each minute: rolled up by the leader, read by people."""
+"""The roll-ups: what ended in each minute, by queue and kind."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from awa_py.store.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """What ended in a minute, of a queue and a kind; times in seconds."""
+    """What ended in one minute, of one queue and kind. Percentiles are in seconds."""
 
     at: datetime
     queue: str
@@ -30,7 +30,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSum:
-    """What ended in some minutes, of a queue and a kind."""
+    """What ended in a period, of one queue and kind."""
 
     queue: str
     kind: str
@@ -40,22 +40,22 @@ class BucketSum:
     retried: int
     waits: BucketCounts
     runs: BucketCounts
-    slots: BucketCounts  # how many jobs ended in each slot of some minutes
+    slots: BucketCounts  # the number of jobs that ended in each slot of `slot_minutes`
 
 
 async def get_rollup_span(
     session: Session, *, again: int, at_most: timedelta, done: datetime | None
 ) -> tuple[datetime, datetime]:
-    """The first and the last minute that are to be rolled up. `done`: the last that was; None: whatever is there."""
+    """Return the first and the last minute to roll up. `done`: the last one that was rolled up; None: read it."""
     row = await session.fetchrow("get_rollup_span", again, at_most, done)
     assert row is not None
     return row["first"], row["last"]
 
 
 async def roll_up_minutes(session: Session, first: datetime, until: datetime) -> int:
-    """Counts what ended from one minute on, and before another. How many buckets that changed."""
+    """Roll up the minutes from `first` until before `until`. Return the number of buckets written."""
     async with session.connection.transaction():
-        # A BRIN index can be read in no other way, and the leader's session has this switched off.
+        # A BRIN index is only read by a bitmap scan, which the leader's session has disabled.
         await session.connection.execute("SET LOCAL enable_bitmapscan = on")
         return int(await session.fetchval("roll_up_minutes", first, until))
 
@@ -67,18 +67,18 @@ async def delete_old_buckets(session: Session, *, retention: timedelta, limit: i
 async def sum_buckets(
     session: Session, first: datetime, *, queue: str | None, kind: str | None, slot_minutes: int
 ) -> list[BucketSum]:
-    """What ended since a minute, by queue and kind."""
+    """Return what ended since `first`, by queue and kind."""
     counts: dict[tuple[str, str], dict[str, Any]] = {}
-    cells: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: {"waits": {}, "runs": {}, "slots": {}})
+    histograms: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: {"waits": {}, "runs": {}, "slots": {}})
     for row in await session.fetch("sum_buckets", first, queue, kind, slot_minutes):
-        of = (row["queue"], row["kind"])
-        if row["how"] == "counts":
-            counts[of] = {name: row[name] for name in ("completed", "failed", "cancelled", "retried")}
+        group = (row["queue"], row["kind"])
+        if row["part"] == "counts":
+            counts[group] = {name: row[name] for name in ("completed", "failed", "cancelled", "retried")}
         else:
-            cells[of][row["how"]][row["place"]] = row["jobs"]
-    return [BucketSum(queue=of[0], kind=of[1], **counted, **cells[of]) for of, counted in counts.items()]
+            histograms[group][row["part"]][row["bucket"]] = row["jobs"]
+    return [BucketSum(queue=group[0], kind=group[1], **counts[group], **histograms[group]) for group in counts]
 
 
 async def list_buckets(session: Session, first: datetime, *, queue: str | None, kind: str | None) -> list[Bucket]:
-    """The minutes themselves, the oldest first."""
+    """Return the buckets since `first`, oldest first."""
     return [Bucket(**dict(row)) for row in await session.fetch("list_buckets", first, queue, kind)]

@@ -7,9 +7,9 @@ from datetime import timedelta
 from awa_py.store.session import Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueMetrics:
-    """A queue, but for how many jobs it has."""
+    """A queue, without its number of jobs."""
 
     name: str
     paused: bool
@@ -19,25 +19,25 @@ class QueueMetrics:
     max_workers: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceLag:
-    """How far the leader is behind, and how many workers are alive."""
+    """How far the leader is behind, and the number of live workers."""
 
     promotion_lag_s: float
     rescue_lag_s: float
-    dead: int
-    completed: float
+    dead: int  # jobs past their retention
+    completed: float  # jobs past their retention; an estimate
     workers: int
 
 
 async def count_queue_jobs(session: Session, table: str) -> Mapping[tuple[str, str], int]:
-    """How many jobs of the table each queue has in each state: all of them are looked at."""
-    return {(row[0], row[1]): row[2] for row in await session.fetch("count_queue_jobs", table)}
+    """Return the number of a table's jobs by queue and state. Reads the whole table."""
+    return {(row["queue"], row["state"]): row["jobs"] for row in await session.fetch("count_queue_jobs", table)}
 
 
 async def read_queue_metrics(session: Session, *, staleness: timedelta) -> list[QueueMetrics]:
-    """Every queue that has a row or a ready job."""
-    return [QueueMetrics(*row) for row in await session.fetch("read_queue_metrics", staleness)]
+    """Return every queue that has a row or an available job."""
+    return [QueueMetrics(**dict(row)) for row in await session.fetch("read_queue_metrics", staleness)]
 
 
 async def read_maintenance_lag(
@@ -48,7 +48,7 @@ async def read_maintenance_lag(
     completed_retention: timedelta,
     limit: int,
 ) -> MaintenanceLag:
-    """Dead jobs are counted up to the limit."""
+    """Return the lag. Dead jobs are counted up to the limit."""
     row = await session.fetchrow("read_maintenance_lag", staleness, failed_retention, completed_retention, limit)
     assert row is not None
-    return MaintenanceLag(*row)
+    return MaintenanceLag(**dict(row))

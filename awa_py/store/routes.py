@@ -1,4 +1,4 @@
-"""Where operators send jobs that name no queue."""
+"""The routes: patterns that choose the queue of jobs that were enqueued without one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ async def list_routes(session: Session) -> list[RouteRow]:
 
 
 async def set_route(session: Session, pattern: str, queue: str) -> None:
-    """Adds or changes a route."""
+    """Create or change a route."""
     await session.fetch("set_route", pattern, queue)
 
 
 async def delete_route(session: Session, pattern: str) -> bool:
-    """Whether there was such a route."""
+    """Delete a route. Return whether it existed."""
     return bool(await session.fetchval("delete_route", pattern))
 
 
 async def route_kinds(session: Session, kinds: Sequence[str]) -> dict[str, str]:
-    """The queue that a route gives to each kind that has one."""
-    return {row[0]: row[1] for row in await session.fetch("route_kinds", kinds)}
+    """Return the queue of each kind that has a route."""
+    return {row["kind"]: row["queue"] for row in await session.fetch("route_kinds", kinds)}

@@ -1,4 +1,4 @@
-"""Rows of the database as values of the library."""
+"""Convert rows to jobs."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Cron schedules as rows."""
+"""Cron schedules."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from awa_py.store.session import Session
 
-NEVER = datetime.max.replace(tzinfo=UTC)  # asyncpg's word for 'infinity'
+NEVER = datetime.max.replace(tzinfo=UTC)  # asyncpg writes it as 'infinity'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class ScheduleRow:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DueSchedule:
-    """A schedule that may have to fire, with the database's clock beside it."""
+    """A schedule that may have to fire, and the database's time."""
 
     name: str
     expression: str
@@ -56,7 +56,7 @@ async def upsert_schedule(
     options: Mapping[str, Any],
     misfire: str,
 ) -> bool:
-    """Adds or changes a schedule. Whether anything changed."""
+    """Create or change a schedule. Return whether anything changed."""
     return bool(
         await session.fetchval(
             "upsert_schedule",
@@ -72,10 +72,11 @@ async def upsert_schedule(
 
 
 async def list_due_schedules(session: Session, *, limit: int) -> list[DueSchedule]:
-    return [DueSchedule(*row) for row in await session.fetch("list_due_schedules", limit)]
+    return [DueSchedule(**dict(row)) for row in await session.fetch("list_due_schedules", limit)]
 
 
 async def seconds_to_next_fire(session: Session) -> float | None:
+    """Return the seconds until a schedule fires; None: none will."""
     seconds: float | None = await session.fetchval("get_next_fire")
     return seconds
 
@@ -88,7 +89,10 @@ async def fire_schedule(
     handled_until: datetime | None,
     next_at: datetime | None,
 ) -> list[int]:
-    """Enqueues a job for each fire time and notes them, where no other evaluator did. The jobs' ids."""
+    """Enqueue a job for each fire time, unless another process did. Return the ids of the jobs.
+
+    `handled_until`: the last fire time that needs no job any more.
+    """
     ids: list[int] = await session.fetchval(
         "fire_schedule",
         due.name,
@@ -103,23 +107,23 @@ async def fire_schedule(
 
 
 async def trigger_schedule(session: Session, name: str) -> int | None:
-    """Enqueues the schedule's job now. Its id, or None where there is no such schedule."""
+    """Enqueue the schedule's job now. Return its id, or None if there is no such schedule."""
     job_id: int | None = await session.fetchval("trigger_schedule", name)
     return job_id
 
 
 async def disable_schedule(session: Session, due: DueSchedule, why: str) -> bool:
-    """Switches a schedule off that cannot fire. Whether it was on."""
+    """Disable a schedule that cannot fire. Return whether it was enabled."""
     return bool(await session.fetchval("disable_schedule", due.name, why, due.expression, due.timezone))
 
 
 async def pause_schedule(session: Session, name: str, *, paused: bool) -> bool:
-    """Whether there is such a schedule."""
+    """Pause or resume a schedule. Return whether it exists."""
     return bool(await session.fetchval("pause_schedule", name, paused))
 
 
 async def delete_schedule(session: Session, name: str) -> bool:
-    """Whether there was such a schedule."""
+    """Delete a schedule. Return whether it existed."""
     return bool(await session.fetchval("delete_schedule", name))
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL itself: its settings, its connections, its transactions, and how our tables fare."""
+"""The PostgreSQL server: its settings, connections and transactions, and the health of awa's tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from awa_py.store.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The server, and who asks."""
+    """The server and the login's role."""
 
     version: str
     version_number: int
     in_recovery: bool
     role: str
-    sees_all: bool  # whether the role may see what others' sessions do
+    sees_all: bool  # whether the role may see the sessions of other roles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """How many there are and may be; a limit below 0 is none."""
+    """The number of connections and their limits. A limit below 0 means none."""
 
     server_limit: int
     reserved: int
@@ -33,20 +33,20 @@ class Connections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that has been open for long, and who holds it."""
+    """A transaction that has been open for a long time."""
 
     pid: int
     role: str | None
     application: str
     client: str
     idle: bool
-    blocks_vacuum: bool  # whether vacuum has to wait for it
+    blocks_vacuum: bool  # whether vacuum cannot remove rows that were deleted since
     open_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
-    """A two-phase transaction that nobody has ended."""
+    """A two-phase transaction that was not committed or rolled back."""
 
     gid: str
     role: str
@@ -55,7 +55,7 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationSlot:
-    """A slot that keeps rows from being vacuumed."""
+    """A replication slot that keeps deleted rows from being vacuumed."""
 
     name: str
     active: bool
@@ -64,12 +64,12 @@ class ReplicationSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableHealth:
-    """A table's rows and sizes, and whether vacuum comes."""
+    """A table's rows and sizes, and the state of its autovacuum."""
 
     name: str
     dead: int
     live: int
-    counted: bool  # whether anybody ever counted its rows
+    counted: bool  # whether it was ever vacuumed or analyzed
     bytes: int
     index_bytes: int
     autovacuum: bool

@@ -1,4 +1,4 @@
-"""A connection that speaks awa's statements by their names."""
+"""The store's view of a connection: statements by name."""
 
 from datetime import datetime
 from functools import cache
@@ -9,7 +9,7 @@ from awa_py.db.columns import fill_columns
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection, Record
 
-# How often in a row the queue `q` was throttled, as of now: one less for every two minutes of quiet since it went on.
+# How often in a row the queue `q` was throttled: one less for every two minutes since the last cooldown ended.
 THROTTLES = (
     "greatest(0, q.throttles - greatest(0, floor(extract(epoch FROM now() - q.throttled_until)::float8 / 120)))::int"
 )
@@ -17,13 +17,13 @@ THROTTLES = (
 
 @cache
 def statement(name: str, schema: Schema) -> str:
-    """The text of `sql/NAME.sql` for this schema."""
+    """Return the text of `sql/NAME.sql` for this schema. Its first line is the name, for pg_stat_activity and logs."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return schema.qualify(fill_columns(text).replace("{throttles}", THROTTLES))
+    return f"-- {name}\n" + schema.qualify(fill_columns(text).replace("{throttles}", THROTTLES))
 
 
 class Session:
-    """`await Session(connection, schema).fetch("claim_jobs", …)`"""
+    """A connection and a schema. Example: `await Session(connection, schema).fetch("get_jobs", ids)`."""
 
     __slots__ = ("connection", "schema")
 
@@ -38,7 +38,7 @@ class Session:
         return await self.connection.fetchrow(statement(name, self.schema), *values)
 
     async def now(self) -> datetime:
-        """The database's time, which is the only one that its times may be compared with."""
+        """Return the database's time. Never compare times of the database with another clock."""
         now: datetime = await self.connection.fetchval("SELECT now()")
         return now
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from awa_py.background import wait_for_event
 from awa_py.db.database import Database
-from awa_py.store import queues
+from awa_py.store import workers
 from awa_py.store.session import Session
 
 from ..worker_process import POLL_INTERVAL_S, WorkerProcess, start_worker
@@ -38,7 +38,7 @@ class DemoWorkers:
         """Wait until all workers are registered. Return False if the demo was stopped first."""
 
         async def is_ready() -> bool:
-            return len(await queues.list_workers(session, staleness=STALENESS)) >= WORKERS
+            return len(await workers.list_workers(session, staleness=STALENESS)) >= WORKERS
 
         async def is_stopped() -> bool:
             return await wait_for_event(stopping, POLL_INTERVAL_S)

@@ -12,9 +12,10 @@ from awa_py.model.job import Job, State
 from awa_py.store import election, jobs, queues, schedules
 from awa_py.store.election import Leader
 from awa_py.store.jobs import JobCounts
-from awa_py.store.queues import QueueRow, WorkerRow
+from awa_py.store.queues import QueueRow
 from awa_py.store.schedules import ScheduleRow
 from awa_py.store.session import Session
+from awa_py.store.workers import WorkerRow, list_workers
 from awa_py.text import ordinal
 
 RATE_WINDOW = timedelta(seconds=5)
@@ -72,7 +73,7 @@ async def take_snapshot(session: Session, at_s: float, job_ids: Sequence[int], *
             at_s=at_s,
             counts=await jobs.count_jobs(session, window=RATE_WINDOW),
             queues=await queues.list_queues(session, staleness=staleness),
-            workers=await queues.list_workers(session, staleness=staleness),
+            workers=await list_workers(session, staleness=staleness),
             leader=await election.get_leader(session),
             schedules=await schedules.list_schedules(session),
             jobs=await jobs.get_jobs(session, job_ids),

@@ -1,5 +1,5 @@
--- The partitions of awa.completed and awa.events: one per day (UTC), created ahead and dropped as a whole. The functions
--- run as the schema's owner, because the leader's role owns no tables.
+-- The partitions of awa.completed and awa.events: one per day (UTC), created ahead and dropped as a whole. The
+-- functions run as the schema's owner, because the leader's role owns no tables.
 
 -- Create the partitions of today and the next `days_ahead` days. Rows of such a day that are in the default partition
 -- move into the new one. Return the number of partitions created.

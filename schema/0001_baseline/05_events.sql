@@ -1,5 +1,5 @@
--- What happened to a job and is not in its row: earlier starts, and how those attempts ended. Workers write events outside
--- of the hot path, so a crash can lose some. One partition per day (UTC), dropped as a whole.
+-- What happened to a job and is not in its row: earlier starts, and how those attempts ended. Workers write events
+-- outside of the hot path, so a crash can lose some. One partition per day (UTC), dropped as a whole.
 
 CREATE TABLE awa.events (
     job_id    bigint      NOT NULL,

@@ -14,8 +14,8 @@ CREATE TABLE awa.workers (
     limits       int[]       NOT NULL DEFAULT '{}',  -- the slots of each of its queues
     quiet        boolean     NOT NULL DEFAULT false, -- claims nothing, and finishes what runs
     stopping     boolean     NOT NULL DEFAULT false, -- was told to stop, or drains
-    -- The start time of the server on which the worker's session holds its advisory lock; NULL: it holds none. If that is
-    -- the current server and the lock is free, the session has ended.
+    -- The start time of the server on which the worker's session holds its advisory lock; NULL: it holds none. If that
+    -- is the current server and the lock is free, the session has ended.
     locked_on    timestamptz
 ) WITH (fillfactor = 50);  -- every row is updated every two seconds, in place
 
@@ -39,8 +39,8 @@ CREATE TABLE awa.leader (
 );
 INSERT INTO awa.leader DEFAULT VALUES;
 
--- The workers that want a wake-up when a job of a queue becomes available. NOTIFY holds a lock on the whole server until
--- its transaction has committed, so transactions that notify commit one after another. Therefore awa notifies
+-- The workers that want a wake-up when a job of a queue becomes available. NOTIFY holds a lock on the whole server
+-- until its transaction has committed, so transactions that notify commit one after another. Therefore awa notifies
 -- only workers that wait: a worker subscribes when it is idle, and unsubscribes when it is busy enough to poll.
 CREATE TABLE awa.listening (
     queue     text NOT NULL,

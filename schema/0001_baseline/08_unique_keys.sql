@@ -8,8 +8,8 @@ CREATE TABLE awa.unique_keys (
     states     text[] NOT NULL
 );
 
--- Acquire the unique key for `new_id`. Return the id of the job that holds it now. A concurrent caller waits here until the
--- first one commits or rolls back; the second statement then sees the result.
+-- Acquire the unique key for `new_id`. Return the id of the job that holds it now. A concurrent caller waits here until
+-- the first one commits or rolls back; the second statement then sees the result.
 CREATE FUNCTION awa.acquire_unique_key(wanted text, new_id bigint, period interval, held_in text[])
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -30,14 +30,15 @@ BEGIN
     RETURN new_id;
 END $$;
 
--- Acquire the unique key for a finished job that is retried. Return the id of the job that holds it now. The key's row may
--- have expired, or been deleted or taken over since; then the job holds the key until it ends.
+-- Acquire the unique key for a finished job that is retried. Return the id of the job that holds it now. The key's row
+-- may have expired, or been deleted or taken over since; then the job holds the key until it ends.
 CREATE FUNCTION awa.reacquire_unique_key(wanted text, ended_id bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     unfinished CONSTANT text[] := '{scheduled,available,running,retryable,waiting}';
     holder     CONSTANT bigint := awa.acquire_unique_key(wanted, ended_id, NULL, unfinished);
 BEGIN
-    -- Write the row even if nothing changes: a concurrent deletion that saw the job as finished skips a new row version.
+    -- Write the row even if nothing changes: a concurrent deletion that saw the job as finished skips a new row
+    -- version.
     UPDATE awa.unique_keys
     SET expires_at = CASE WHEN expires_at > now() THEN expires_at END,
         states = CASE WHEN expires_at <= now() THEN unfinished ELSE states END

@@ -2,10 +2,9 @@
 
 -- Enqueue a JSON array of objects. Each has `kind`, and any of: args, queue, priority, run_at, delay, max_attempts,
 -- timeout, deadline, tags, metadata, parent_id, unique_key, unique_for, unique_states, concurrency_key,
--- concurrency_limit, ordered, usual_queue. A job without a queue goes to the queue of its route, else to `usual_queue`.
--- Return one row per object, in their order (n). If another job holds the unique key, is_new is false and id is the
--- holder's.
--- Runs as the schema's owner, so that a producer needs no rights on tables.
+-- concurrency_limit, ordered, default_queue. A job without a queue goes to the queue of its route, else to
+-- `default_queue`. Return one row per object, in their order (n). If another job holds the unique key, is_new is false
+-- and id is the holder's. Runs as the schema's owner, so that a producer needs no rights on tables.
 CREATE FUNCTION awa.enqueue_many(jobs jsonb)
 RETURNS TABLE (n bigint, id bigint, is_new boolean, state text, run_at timestamptz, created_at timestamptz, queue text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -15,7 +14,7 @@ BEGIN
     WITH input AS MATERIALIZED (
         SELECT j.ordinality AS n, nextval('awa.job_id') AS id, now() AS created_at, 0::smallint AS rescues,
                NULL::jsonb AS progress, j.kind,
-               coalesce(j.queue, awa.route(j.kind), j.usual_queue, 'default') AS queue,
+               coalesce(j.queue, awa.route(j.kind), j.default_queue, 'default') AS queue,
                coalesce(j.priority, 2::smallint) AS priority, coalesce(j.args, '{}') AS args,
                coalesce(j.run_at, now() + coalesce(j.delay, '0')) AS run_at,
                coalesce(j.max_attempts, 25::smallint) AS max_attempts, j.timeout, j.deadline AS expires_at, j.tags,
@@ -29,7 +28,7 @@ BEGIN
                  kind text, queue text, priority smallint, args jsonb, run_at timestamptz, delay interval,
                  max_attempts smallint, timeout interval, deadline timestamptz, tags text[], metadata jsonb,
                  parent_id bigint, unique_key text, unique_for interval, unique_states text[],
-                 concurrency_key text, concurrency_limit smallint, ordered boolean, usual_queue text))
+                 concurrency_key text, concurrency_limit smallint, ordered boolean, default_queue text))
              WITH ORDINALITY AS j
     ),
     -- Keys are acquired in their order, each once, so that two callers with the same keys cannot deadlock.

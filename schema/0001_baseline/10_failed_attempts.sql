@@ -7,9 +7,9 @@ CREATE FUNCTION awa.append_error(errors jsonb, attempt int, error text) RETURNS 
            || jsonb_build_object('attempt', attempt, 'at', now(), 'error', error)
 $$;
 
--- End failed attempts: running → retryable, after the given delay or by the queue's backoff; or → failed, if no attempt is
--- left or the job's deadline comes first; or → cancelled, if that was requested. The lease guards each row, and so does
--- `holder`, the worker that ran the attempts, unless it is NULL.
+-- End failed attempts: running → retryable, after the given delay or by the queue's backoff; or → failed, if no attempt
+-- is left or the job's deadline comes first; or → cancelled, if that was requested. The lease guards each row, and so
+-- does `holder`, the worker that ran the attempts, unless it is NULL.
 CREATE FUNCTION awa.fail_attempts(
     ids bigint[], leases int[], error_texts text[], delays interval[], crashed boolean, holder uuid DEFAULT NULL
 ) RETURNS TABLE (id bigint, lease int, queue text, kind text, attempt smallint, max_attempts smallint,
@@ -17,8 +17,8 @@ CREATE FUNCTION awa.fail_attempts(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    -- Looked up by id: a join with the arrays becomes a scan of the whole table for each element, if the last vacuum saw an
-    -- empty table.
+    -- Looked up by id: a join with the arrays becomes a scan of the whole table for each element, if the last vacuum
+    -- saw an empty table.
     lease_of jsonb := jsonb_object(ids::text[], leases::text[]);
     error_of jsonb := jsonb_object(ids::text[], error_texts);
     delay_of jsonb := jsonb_object(ids::text[], delays::text[]);

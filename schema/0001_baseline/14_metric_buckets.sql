@@ -1,7 +1,7 @@
 -- What ended in each minute, by queue and kind.
 
--- Durations are counted in latency buckets, 20 per decade: bucket 0 is up to 1 ms, bucket n up to 10^(n/20) ms, bucket 200
--- is everything above. Such counts can be added, percentiles cannot.
+-- Durations are counted in latency buckets, 20 per decade: bucket 0 is up to 1 ms, bucket n up to 10^(n/20) ms, bucket
+-- 200 is everything above. Such counts can be added, percentiles cannot.
 CREATE FUNCTION awa.latency_bucket(duration interval) RETURNS int LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN duration <= '1 ms' THEN 0
                 WHEN duration > '1 ms' THEN least(ceil(20 * log(date_part('epoch', duration) * 1000)), 200)::int END

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from awa_py.model.worker_name import short_id
-from awa_py.store import queues
+from awa_py.store import workers
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
@@ -103,7 +103,7 @@ class TestCommands:
         assert awa.ok("workers", "stop", str(other.id)).out == f"worker {other.id} (here:7) stops\n"
         again = awa.ok("workers", "resume", str(other.id)).out
         assert again == f"worker {other.id} (here:7) stops: nothing changes that\n"
-        rows = {row.id: (row.quiet, row.stopping) for row in await queues.list_workers(session, staleness=seconds(60))}
+        rows = {row.id: (row.quiet, row.stopping) for row in await workers.list_workers(session, staleness=seconds(60))}
         assert rows == {one.id: (False, False), two.id: (True, False), other.id: (False, True)}
 
     async def test_an_unknown_one_is_answered_with_those_that_are_and_nothing_is_done(

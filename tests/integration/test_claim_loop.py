@@ -12,8 +12,9 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context, State
-from awa_py.store.queues import list_workers, pause_queue
+from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
+from awa_py.store.workers import list_workers
 from tests.support import (
     PATIENCE_S,
     QUICK,

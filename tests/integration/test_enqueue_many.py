@@ -15,7 +15,7 @@ from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.enqueue.enqueuer import MANY
 from awa_py.model.job import JobSpec
-from awa_py.store.copy import USUAL
+from awa_py.store.copy import COLUMN_DEFAULTS
 from awa_py.store.session import Session
 from tests.support import another_session, count, listen, states
 
@@ -71,7 +71,7 @@ async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session)
         "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef JOIN pg_attribute ON (attrelid, attnum) = (adrelid, adnum)"
     )
     for table in ("awa.ready", "awa.scheduled"):
-        for column, text in USUAL.items():
+        for column, text in COLUMN_DEFAULTS.items():
             default = await session.connection.fetchval(
                 f"{filled_in} WHERE attrelid = $1::regclass AND attname = $2", table, column
             )
@@ -81,7 +81,7 @@ async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session)
         "queue": spec.default_queue,
         "priority": str(spec.priority),
         "max_attempts": str(spec.max_attempts),
-    } == USUAL
+    } == COLUMN_DEFAULTS
 
 
 async def test_the_answers_are_what_was_stored(app: App) -> None:

@@ -20,8 +20,9 @@ from awa_py.store.finish import (
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, list_cancel_requests, renew_leases, update_progress
 from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
 from awa_py.store.maintenance import promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
-from awa_py.store.queues import list_workers, set_queue
+from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
+from awa_py.store.workers import list_workers
 from tests.support import (
     OWNER,
     FromNow,
@@ -160,7 +161,7 @@ class TestFail:
         (job_id,) = await insert_running(session, attempt=3)
         answer = await fail(session, job_id)
         job = await look(session, job_id)
-        assert answer == RetryDecision(3, 25, 4.0)
+        assert answer == RetryDecision(attempt=3, max_attempts=25, retry_s=4.0)
         assert (job.state, job.attempt, job.lease, job.finalized_at) == (State.RETRYABLE, 3, 1, None)  # A16
         (error,) = job.errors
         assert (error["attempt"], error["error"]) == (3, "boom")

@@ -20,7 +20,7 @@ from awa_py.enqueue.enqueuer import Enqueuer
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
-from awa_py.store import finish, heartbeat, maintenance, schedules, shares
+from awa_py.store import backlog, finish, heartbeat, maintenance, schedules, shares
 from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
 from awa_py.store.maintenance import ReadyPosition
@@ -158,7 +158,7 @@ async def test_the_leaders_looks_at_the_registry(big: Session) -> None:
 async def test_the_look_for_queues_that_nobody_serves(big: Session) -> None:
     queues: int = await big.connection.fetchval("SELECT count(DISTINCT queue) FROM awa.ready")
     # The way down an index, twice, for each queue that has work; and the workers, for each.
-    act = functools.partial(shares.list_unserved_queues, staleness=HOUR)
+    act = functools.partial(backlog.list_unserved_queues, staleness=HOUR)
     assert await pages(big, act, whole={"workers"}) <= A_STATEMENT + 60 * queues
 
 

@@ -55,19 +55,15 @@ async def test_idle_worker_is_cheap_whether_it_leads_or_not(database_url: str, t
             await eventually("a worker leads", lambda: "elected as the leader, epoch 1" in leader.process.output)
             follower = MeasuredWorker(started.worker(env={"AWA_DATABASE_URL": other_url}), other_wire)
             # By then both have finished the work of their start.
-            await eventually(
-                "the leader has run its tasks", lambda: wire.of("leader", "Looks at a window of ready jobs") > 0
-            )
-            await eventually(
-                "the other worker is a candidate", lambda: other_wire.of("leader", "Takes the leader's lock") > 2
-            )
-            await eventually("it is subscribed to wake-ups", lambda: other_wire.of("claims", "From now on") > 0)
+            await eventually("the leader has run its tasks", lambda: wire.of("leader", "mark_unserved_jobs") > 0)
+            await eventually("the other worker is a candidate", lambda: other_wire.of("leader", "try_lead") > 2)
+            await eventually("it is subscribed to wake-ups", lambda: other_wire.of("claims", "listen_for_jobs") > 0)
             workers = (leader, follower)
             for worker in workers:
                 worker.begin()
             await asyncio.sleep(MEASURED_S)
             for worker in workers:
                 worker.check()
-            assert wire.of("leader", "How many seconds until the next schedule") > 0
-            assert other_wire.of("leader", "How many seconds until the next schedule") == 0
-            assert other_wire.of("leader", "Takes the leader's lock") > 0
+            assert wire.of("leader", "get_next_fire") > 0
+            assert other_wire.of("leader", "get_next_fire") == 0
+            assert other_wire.of("leader", "try_lead") > 0

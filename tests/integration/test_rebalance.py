@@ -13,11 +13,12 @@ from awa_py.maintenance.rebalance import NO_LIMITS_INTERVAL_S, Rebalance
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
-from awa_py.store import shares
+from awa_py.store import backlog, shares
 from awa_py.store.heartbeat import heartbeat_worker, remove_worker
-from awa_py.store.queues import command_workers, pause_queue, set_queue
+from awa_py.store.queues import pause_queue, set_queue
 from awa_py.store.session import Session
 from awa_py.store.shares import ShareChange
+from awa_py.store.workers import command_workers
 from tests.support import (
     QUICK,
     another_session,
@@ -113,10 +114,11 @@ class TestShares:  # F6
 
     async def test_worker_that_was_removed_in_the_meantime_gets_no_share(self, session: Session) -> None:
         await register(session, IDS[0])
-        assert (
-            await shares.assign_slots(session, [ShareChange("email", IDS[0], 1), ShareChange("email", new_owner(), 1)])
-            == 1
-        )
+        changes = [
+            ShareChange(queue="email", worker_id=IDS[0], slots=1),
+            ShareChange(queue="email", worker_id=new_owner(), slots=1),
+        ]
+        assert await shares.assign_slots(session, changes) == 1
 
     async def test_two_leaders_write_the_same_shares(self, session: Session, database: Database) -> None:
         await insert_queue(session, "email", max_workers=10)
@@ -207,7 +209,7 @@ class TestUnservedQueues:  # F6
             await insert(session, "ready", queue=queue)
         await insert(session, "ready", queue="keyed", concurrency_key="k", concurrency_limit=1, ordered=False)
         await pause_queue(session, "paused", paused=True)
-        assert await shares.list_unserved_queues(session, staleness=seconds(8)) == ["email", "keyed"]
+        assert await backlog.list_unserved_queues(session, staleness=seconds(8)) == ["email", "keyed"]
         task = Rebalance()
         for _ in range(2):
             await task.run(session)

@@ -64,9 +64,9 @@ async def test_jobs_of_a_gone_worker_are_rescued_before_its_row_is_deleted(holde
     assert (job.rescues, job.attempt, job.errors[-1]["error"]) == (1, 1, "worker gone: its session ended")
     await eventually(lambda: notifications)
     assert sorted(notifications) == [f"lost:{job.id}:1" for job in lost.jobs]
-    assert (await rescue(session)).workers == 1
+    assert (await rescue(session)).removed_workers == 1
     assert await count(session.connection, "SELECT count(*) FROM awa.workers") == 0
-    assert await rescue(session) == LostJobs([], 0, None)
+    assert await rescue(session) == LostJobs(jobs=[], removed_workers=0, next_s=None)
 
 
 async def test_job_without_attempts_left_fails(holder: Session, session: Session) -> None:  # A15
@@ -101,7 +101,7 @@ class TestWorkerThatIsNotGone:
 
     async def assert_not_rescued(self, session: Session) -> None:
         lost = await rescue(session)
-        assert (lost.jobs, lost.workers) == ([], 0)
+        assert (lost.jobs, lost.removed_workers) == ([], 0)
         assert await states(session) == {"running": 3}
 
     async def test_worker_with_a_live_session(self, holder: Session, session: Session) -> None:  # frozen, or cut off

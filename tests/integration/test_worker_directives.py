@@ -10,10 +10,10 @@ import pytest
 
 from awa_py import App, Context, State, WorkerName
 from awa_py.db.database import Database
-from awa_py.store import queues
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
-from awa_py.store.queues import WorkerRow, command_workers, list_workers, pause_queue
+from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
+from awa_py.store.workers import WorkerRow, command_workers, list_workers
 from awa_py.worker.directives import Directives, QueueDirectives, directives_from
 from awa_py.worker.worker import Worker
 from tests.fake_pooler import fake_pooler
@@ -197,7 +197,7 @@ class TestWorkerLock:
         async with counted(database_url) as (url, wire):
             app = with_settings(url, replace(QUICK, heartbeat_staleness=seconds(45)))
             async with app, working(app):
-                await eventually(lambda: wire.of("heartbeat", "Takes the lock of a worker"))
+                await eventually(lambda: wire.of("heartbeat", "lock_worker"))
             asked = wire.settings["awa heartbeat"]
             assert (asked["tcp_keepalives_idle"], asked["tcp_user_timeout"]) == ("45", "0")
 
@@ -401,7 +401,7 @@ async def test_command_is_sent_to_its_worker_and_to_the_leader(session: Session,
     async with another_session(database) as other:
         for each in (one, two):
             await heartbeat_worker(other, each)
-        assert await queues.command_workers(other, [one.id, new_owner()], quiet=True) == {one.id}
+        assert await command_workers(other, [one.id, new_owner()], quiet=True) == {one.id}
         assert [(await worker_row(other, each.id)).quiet for each in (one, two)] == [True, False]
     await eventually(lambda: len(notifications) == 2)
     assert sorted(notifications) == [f"awa workers:{one.id}", "awa:leader queues:"]

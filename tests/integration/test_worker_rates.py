@@ -46,7 +46,7 @@ async def exhausted(app: App, session: Session) -> AsyncIterator[App]:
 async def asks(session: Session) -> bool:
     """Whether somebody's ask has been answered."""
     answered = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-                  AND application_name = 'awa rates' AND state = 'idle' AND query LIKE '-- Takes tokens%'"""
+                  AND application_name = 'awa rates' AND state = 'idle' AND query LIKE '-- take_tokens%'"""
     return bool(await count(session.connection, answered))
 
 
@@ -367,7 +367,7 @@ class TestConnection:
                 together.set()
                 for job in jobs:
                     await app.result(job.id, timeout="20s")
-            assert 1 <= wire.of("rates", "Takes tokens") <= 5
+            assert 1 <= wire.of("rates", "take_tokens") <= 5
             assert wire.settings["awa rates"]["synchronous_commit"] == "off"
 
     async def test_a_database_that_is_away_is_waited_for(self, app: App, session: Session) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from awa_py import App, Context, State
-from awa_py.store.queues import list_workers
 from awa_py.store.session import Session
+from awa_py.store.workers import list_workers
 from tests.support import (
     HASTY,
     PATIENCE_S,

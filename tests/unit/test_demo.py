@@ -13,8 +13,8 @@ from awa_cli.demo.snapshot import ChangeDetector, Severity, Snapshot
 from awa_py.model.job import Job, State
 from awa_py.store.election import Leader
 from awa_py.store.jobs import JobCounts
-from awa_py.store.queues import WorkerRow
 from awa_py.store.schedules import ScheduleRow
+from awa_py.store.workers import WorkerRow
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WORKER = WorkerRow(
@@ -71,7 +71,7 @@ RATES = ScheduleRow(
 
 def snapshot(*jobs: Job, at_s: float = 1.0, completed: int = 0, **rest: Any) -> Snapshot:
     given: dict[str, Any] = {"workers": [], "leader": None, "schedules": [], "queues": []}
-    counts = JobCounts({State.COMPLETED: completed}, completed=completed, dead=0)
+    counts = JobCounts(by_state={State.COMPLETED: completed}, completed=completed, dead=0)
     return Snapshot(at_s=at_s, counts=counts, jobs={job.id: job for job in jobs}, **given | rest)
 
 
@@ -113,7 +113,7 @@ def test_job_without_attempts_left_is_reported_as_failed_permanently() -> None:
 
 def test_fired_schedule_and_new_leader_are_reported_once() -> None:
     detector = ChangeDetector()
-    leader = Leader(WORKER.id, "here", 7, 3, NOW)
+    leader = Leader(worker_id=WORKER.id, hostname="here", pid=7, epoch=3, elected_at=NOW)
     fired = replace(RATES, last_enqueued_at=NOW)
     assert texts(detector, snapshot(schedules=[RATES])) == []
     assert texts(detector, snapshot(schedules=[fired], leader=leader)) == [

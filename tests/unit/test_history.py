@@ -38,7 +38,7 @@ def error(at_s: float, attempt: int, text: str = "boom") -> dict[str, Any]:
 
 def recorded(event: str, at_s: float, *, lease: int, attempt: int, began_s: float | None = None) -> EventRow:
     began_at = None if began_s is None else after(began_s)
-    return EventRow(after(at_s), event, lease, attempt, began_at, ANOTHER)
+    return EventRow(at=after(at_s), event=event, lease=lease, attempt=attempt, began_at=began_at, worker_id=ANOTHER)
 
 
 def summary(events: list[Event]) -> list[tuple[float, str, int | None]]:

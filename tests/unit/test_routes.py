@@ -84,9 +84,9 @@ def test_a_named_queue_goes_before_a_route_and_order_of_declaration_does_not_mat
     assert gh_sync.new().spec is gh_sync.new().spec
     assert (gh_own.new().queue, gh_sync.options(queue="own").new().queue) == ("own", "own")
     options = {schedule.name: schedule.options for schedule in app.registry.schedules}
-    assert options["gh_sync"]["usual_queue"] == "gh"
+    assert options["gh_sync"]["default_queue"] == "gh"
     assert options["gh_own"]["queue"] == "own"
-    assert "usual_queue" not in options["gh_own"]
+    assert "default_queue" not in options["gh_own"]
 
 
 def test_json_has_the_queue_or_the_usual_one() -> None:
@@ -98,4 +98,4 @@ def test_json_has_the_queue_or_the_usual_one() -> None:
         ("work", "default", None),
     ):
         written = json.loads(app.new(kind, queue=named).to_json())
-        assert (written.get("queue"), written.get("usual_queue")) == (named, usual)
+        assert (written.get("queue"), written.get("default_queue")) == (named, usual)

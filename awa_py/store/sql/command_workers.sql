@@ -1,8 +1,8 @@
--- Tells workers to be quiet or to go on, or to stop, and the leader that their parts may change.
--- $1 ids · $2 whether they are to be quiet; NULL: as they were · $3 whether they are to stop
-WITH told AS (
+-- Tell workers to be quiet or to resume, or to stop. Notify them, and the leader, because their shares may change.
+-- $1 ids · $2 quiet (NULL: no change) · $3 whether they have to stop
+WITH changed AS (
     UPDATE awa.workers SET quiet = coalesce($2, quiet), stopping = stopping OR $3
     WHERE id = ANY ($1::uuid[])
     RETURNING id
 )
-SELECT id, pg_notify('awa', 'workers:' || id), pg_notify('awa' || ':leader', 'queues:') FROM told
+SELECT id, pg_notify('awa', 'workers:' || id), pg_notify('awa' || ':leader', 'queues:') FROM changed

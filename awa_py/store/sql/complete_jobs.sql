@@ -1,10 +1,10 @@
--- running → completed, or deleted where the queue keeps nothing. Lease and worker guard each row.
+-- running → completed, or deleted if the queue does not keep completed jobs. Lease and worker guard each row.
 -- $1 ids and $2 leases, as the texts of arrays · $3 worker id · $4 results, JSON or NULL
--- $5 whether completed jobs are kept by default · $6 how many they are
--- Answers the ids that were ours, or NULL where all were.
+-- $5 whether completed jobs are kept by default · $6 the number of ids
+-- Returns the ids that the worker held, or NULL if it held all of them.
 --
--- Rows are found by id = ANY, which goes through the primary key always. A join with the arrays would turn into a loop over
--- the whole table, for each of them, where vacuum has last seen the table empty. The other arrays are looked up by id.
+-- id = ANY always uses the primary key. A join with the arrays becomes a scan of the whole table for each element, if
+-- the last vacuum saw an empty table. The other arrays are looked up by id.
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::text::bigint[])
@@ -20,4 +20,4 @@ kept AS (
                                         WHERE name = ended.queue AND completed_retention = '0')
                ELSE EXISTS (SELECT FROM awa.queues WHERE name = ended.queue AND completed_retention > '0') END
 )
-SELECT CASE WHEN count(*) = $6 THEN NULL ELSE coalesce(array_agg(id), '{}') END FROM ended
+SELECT CASE WHEN count(*) = $6 THEN NULL ELSE coalesce(array_agg(id), '{}') END AS ids FROM ended

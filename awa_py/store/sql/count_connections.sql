@@ -1,5 +1,5 @@
--- How many connections there are, and how many there may be: on the server, in this database, of this role (-1: no
--- limit). Reserved ones are kept back for administrators.
+-- The number of connections and their limits: of the server, of this database, of this role (-1: no limit). `reserved`
+-- connections are only for administrators.
 WITH clients AS MATERIALIZED (
     SELECT datid, usesysid
     FROM pg_stat_activity

@@ -1,4 +1,4 @@
--- How many jobs are in each state, and what became of them within the last minutes.
+-- The number of jobs in each state, and of those that ended within the window.
 -- $1 the window
 SELECT coalesce((SELECT jsonb_object_agg(state, jobs) FROM (
            SELECT state, count(*) AS jobs FROM awa.jobs GROUP BY state) AS s), '{}')::text AS counts,

@@ -1,4 +1,4 @@
--- How many jobs of one table each queue has, by state. It reads the whole table, or an index of it.
+-- The number of jobs of one table, by queue and state. Reads the whole table or one of its indexes.
 -- $1 the table: scheduled, ready, running or dead; the others are not read
 SELECT queue, state, count(*) AS jobs FROM awa.scheduled WHERE $1::text = 'scheduled' GROUP BY queue, state
 UNION ALL

@@ -1,7 +1,8 @@
--- Deletes completed jobs past a retention that a day partition cannot serve: less than a day, or less than another
--- queue's, or in the default partition. Bounded. Where every retention is served by dropping partitions, none is read.
--- $1 the default retention · $2 how many at the most
-WITH kept AS MATERIALIZED (
+-- Delete completed jobs past their retention that dropping a day's partition does not cover: if the retention is
+-- shorter than a day, or shorter than another queue's, or the job is in the default partition. Reads no partition if
+-- all retentions are covered. Bounded.
+-- $1 the default retention · $2 at most this many jobs
+WITH retention AS MATERIALIZED (
     SELECT least($1::interval, min(completed_retention)) AS shortest,
            greatest($1::interval, max(completed_retention)) AS longest
     FROM awa.queues
@@ -13,20 +14,20 @@ stray AS (
     LIMIT $2
     FOR UPDATE OF c SKIP LOCKED
 ),
-early AS (
+uncovered AS (
     SELECT c.tableoid, c.ctid
     FROM awa.completed c LEFT JOIN awa.queues q ON q.name = c.queue
-    WHERE (SELECT shortest < interval '1 day' OR shortest < longest - interval '1 day' FROM kept)
-      AND c.finalized_at < now() - (SELECT shortest FROM kept)
+    WHERE (SELECT shortest < interval '1 day' OR shortest < longest - interval '1 day' FROM retention)
+      AND c.finalized_at < now() - (SELECT shortest FROM retention)
       AND c.finalized_at < now() - coalesce(q.completed_retention, $1::interval)
       AND (coalesce(q.completed_retention, $1::interval) < interval '1 day'
-           OR coalesce(q.completed_retention, $1::interval) < (SELECT longest FROM kept) - interval '1 day')
+           OR coalesce(q.completed_retention, $1::interval) < (SELECT longest FROM retention) - interval '1 day')
     LIMIT $2
     FOR UPDATE OF c SKIP LOCKED
 ),
-gone AS (
-    DELETE FROM awa.completed c USING (SELECT * FROM stray UNION SELECT * FROM early LIMIT $2) AS old
+deleted AS (
+    DELETE FROM awa.completed c USING (SELECT * FROM stray UNION SELECT * FROM uncovered LIMIT $2) AS old
     WHERE c.tableoid = old.tableoid AND c.ctid = old.ctid
     RETURNING 1
 )
-SELECT count(*) FROM gone
+SELECT count(*) FROM deleted

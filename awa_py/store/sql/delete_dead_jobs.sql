@@ -1,6 +1,6 @@
--- Deletes failed and cancelled jobs past their queue's retention. Bounded, oldest first.
--- $1 the default retention · $2 how many at the most
-WITH gone AS (
+-- Delete failed and cancelled jobs past their queue's retention. Bounded, oldest first.
+-- $1 the default retention · $2 at most this many jobs
+WITH deleted AS (
     DELETE FROM awa.dead
     WHERE ctid = ANY (ARRAY(
         SELECT d.ctid
@@ -13,4 +13,4 @@ WITH gone AS (
     ))
     RETURNING 1
 )
-SELECT count(*) FROM gone
+SELECT count(*) FROM deleted

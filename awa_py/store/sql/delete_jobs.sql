@@ -1,17 +1,17 @@
--- Deletes jobs that are not running.
--- $1 ids · $2 states · $3 leases that they must have (both NULL: any)
+-- Delete jobs that are not running.
+-- $1 ids · $2 states and $3 leases that the jobs must have (both NULL: any)
 WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(job_id, in_state, with_lease)),
 ready AS (
     DELETE FROM awa.ready USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = 'available' AND lease = with_lease))
     RETURNING id
 ),
-later AS (
+scheduled AS (
     DELETE FROM awa.scheduled USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
     RETURNING id
 ),
-done AS (
+completed AS (
     DELETE FROM awa.completed USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = 'completed' AND lease = with_lease))
     RETURNING id
@@ -21,4 +21,4 @@ dead AS (
     WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
     RETURNING id
 )
-SELECT id FROM ready UNION ALL SELECT id FROM later UNION ALL SELECT id FROM done UNION ALL SELECT id FROM dead
+SELECT id FROM ready UNION ALL SELECT id FROM scheduled UNION ALL SELECT id FROM completed UNION ALL SELECT id FROM dead

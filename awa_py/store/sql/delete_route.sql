@@ -1,4 +1,3 @@
--- Deletes a route. Whether there was one.
+-- Delete a route. Returns its pattern, or no row if it does not exist.
 -- $1 pattern
-WITH gone AS (DELETE FROM awa.routes WHERE pattern = $1 RETURNING 1)
-SELECT EXISTS (SELECT FROM gone)
+DELETE FROM awa.routes WHERE pattern = $1 RETURNING pattern

@@ -1,4 +1,3 @@
--- Deletes a schedule. Its jobs stay.
+-- Delete a schedule. Its jobs stay. Returns its name, or no row if it does not exist.
 -- $1 name
-WITH gone AS (DELETE FROM awa.cron WHERE name = $1 RETURNING 1)
-SELECT count(*) > 0 FROM gone
+DELETE FROM awa.cron WHERE name = $1 RETURNING name

@@ -1,9 +1,9 @@
--- Deletes events past their retention that had no partition of their day. Bounded.
--- $1 retention · $2 how many at the most
-WITH gone AS (
+-- Delete events past the retention that are in the default partition, because their day had no partition. Bounded.
+-- $1 retention · $2 at most this many rows
+WITH deleted AS (
     DELETE FROM awa.events_default
     WHERE ctid = ANY (ARRAY(SELECT ctid FROM awa.events_default WHERE at < now() - $1::interval
                             LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING 1
 )
-SELECT count(*) FROM gone
+SELECT count(*) FROM deleted

@@ -1,5 +1,6 @@
 -- running → failed or cancelled, whatever attempts are left. Lease and worker guard each row.
 -- $1 ids · $2 leases · $3 worker id · $4 states: failed or cancelled · $5 error texts
+-- Returns the ids that the worker held.
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
@@ -8,7 +9,7 @@ WITH ended AS (
     RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS state,
               (SELECT jsonb_object($1::bigint[]::text[], $5::text[])) ->> id::text AS error
 ),
-put AS (
+discarded AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
     SELECT state, {carried}, run_at, awa.append_error(errors, attempt, error), attempt, lease, worker_id, attempted_at
     FROM ended

@@ -1,5 +1,5 @@
--- What decides whether a job that is not running could run, and who runs one that is.
--- $1 id · $2 staleness: workers silent for longer are dead
+-- What decides whether a job can run now, and which worker runs it.
+-- $1 id · $2 staleness: workers that were silent for longer are dead
 SELECT j.id, j.kind, j.queue, j.state, j.run_at, j.run_at > now() AS future,
        extract(epoch FROM j.run_at - now())::float8 AS due_s, j.attempt, j.max_attempts,
        coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
@@ -15,7 +15,7 @@ SELECT j.id, j.kind, j.queue, j.state, j.run_at, j.run_at > now() AS future,
        (SELECT count(*) FROM awa.workers w
         WHERE w.heartbeat_at > now() - $2::interval AND j.queue = ANY (w.queues) AND j.kind = ANY (w.kinds))
            AS workers_of_kind,
-       -- A job with a key stands in the line of its key, any other in that of its queue.
+       -- A job with a concurrency key waits behind jobs of its key, any other job behind those of its queue.
        CASE WHEN j.concurrency_key IS NULL
             THEN (SELECT count(*) FROM awa.ready here JOIN awa.ready ahead
                       ON ahead.queue = here.queue AND ahead.concurrency_key IS NULL
@@ -31,7 +31,7 @@ SELECT j.id, j.kind, j.queue, j.state, j.run_at, j.run_at > now() AS future,
 FROM awa.jobs j
 LEFT JOIN awa.queues q ON q.name = j.queue
 LEFT JOIN awa.workers owner ON owner.id = j.worker_id
--- Of an ordered key, the one before whose end this one does not begin: one that has begun, else the first in line.
+-- With an ordered key, the job that must end first: one that has been claimed before, else the next in order.
 LEFT JOIN LATERAL (
     (SELECT s.id, s.state FROM awa.scheduled s
      WHERE s.concurrency_key = j.concurrency_key AND s.ordered AND s.id < j.id AND s.lease > 0

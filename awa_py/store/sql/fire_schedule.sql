@@ -1,8 +1,9 @@
--- Marks the fire times as enqueued and enqueues a job for each, or none of it: compare-and-swap on the previous
--- last_enqueued_at, so that of two evaluators one wins, and on what the fire times were worked out from.
--- $1 name · $2 the last_enqueued_at that the caller saw · $3 fire times, oldest first · $4 the last fire time that
--- counts as dealt with, NULL: none · $5 the next fire time, 'infinity': none
+-- Enqueue a job for each fire time and record them, or do nothing. Compare-and-swap on last_enqueued_at, so that one of
+-- two evaluating processes wins, and on what the fire times were computed from.
+-- $1 name · $2 the last_enqueued_at that the caller saw · $3 fire times, oldest first
+-- $4 the last fire time that is handled now, NULL: none · $5 the next fire time, 'infinity': none
 -- $6 expression and $7 timezone that the caller saw
+-- Returns the ids of the jobs.
 WITH won AS (
     UPDATE awa.cron
     SET last_enqueued_at = coalesce($4::timestamptz, last_enqueued_at), next_at = $5::timestamptz
@@ -19,4 +20,4 @@ enqueued AS MATERIALIZED (
                                || jsonb_build_object('cron', won.name, 'fire_time', fire)))
         FROM unnest($3::timestamptz[]) AS fire)) AS job
 )
-SELECT coalesce(array_agg(id), '{}') FROM enqueued
+SELECT coalesce(array_agg(id), '{}') AS ids FROM enqueued

@@ -1,4 +1,4 @@
--- A job's state, and its result and errors where it is final: what somebody who waits for it asks again and again.
+-- A job's state, result and last error. Callers that wait for a job run this repeatedly.
 -- $1 id
 SELECT state, result::text AS result, errors -> -1 ->> 'error' AS error
 FROM awa.jobs

@@ -1,4 +1,4 @@
--- Jobs by id, in whatever state.
+-- Jobs by id, in any state.
 -- $1 ids
 SELECT {shown}
 FROM awa.jobs

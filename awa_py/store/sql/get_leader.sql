@@ -1,4 +1,4 @@
--- Who leads now: the last winner, where the lock is held.
+-- The leader: the last winner of the election, if the lock is held.
 -- $1 the lock's key
 SELECT worker_id, hostname, pid, epoch, elected_at
 FROM awa.leader

@@ -1,6 +1,6 @@
--- What a leader should have done by now: for how many seconds the earliest due job has not been promoted, the earliest
--- deadline has not been enforced; and how many of the jobs that have run for longest nobody beats for any more.
--- $1 how many of those to look at · $2 staleness, where the queue has none of its own · $3 grace beyond it
+-- What a leader should have done by now: the seconds since the earliest due job should have been promoted, and since
+-- the earliest deadline should have been enforced; and the number of stale jobs among those that run longest.
+-- $1 how many of those to check · $2 the default staleness · $3 grace beyond the staleness
 SELECT (SELECT extract(epoch FROM now() - run_at)::float8 FROM awa.scheduled
         WHERE state <> 'waiting' ORDER BY run_at LIMIT 1) AS promotion_s,
        (SELECT extract(epoch FROM now() - deadline_at)::float8 FROM awa.running

@@ -1,4 +1,4 @@
--- Whether the net below the days' partitions is there.
+-- Whether awa.completed has its default partition.
 SELECT EXISTS (
     SELECT
     FROM pg_partitioned_table p

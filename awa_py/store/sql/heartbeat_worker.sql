@@ -1,13 +1,13 @@
--- Enters a worker in the registry, or says that it is still there; and answers what it has to know, a row a queue.
--- A worker that was swept while it could not beat has lost what it entered in `listening`: it enters that again.
--- $1 id · $2 hostname · $3 pid · $4 version · $5 queues · $6 kinds · $7 concurrency · $8 whether it wants to be woken
--- $9 label · $10 the limit of each queue · $11 where its session holds its lock, NULL: nowhere
--- $12 whether it is quiet: said where it is entered, and the registry's word from then on · $13 whether it is stopping
--- $14 how long a worker may be silent and have a share
+-- Insert a worker's row or renew its heartbeat, and return its directives, one row per queue. If the row was deleted
+-- while the worker could not send heartbeats, its subscriptions to wake-ups are inserted again too.
+-- $1 id · $2 hostname · $3 pid · $4 version · $5 queues · $6 kinds · $7 concurrency · $8 whether it wants wake-ups
+-- $9 label · $10 the slots of each queue · $11 the start of the server where it holds its lock; NULL: it has no lock
+-- $12 whether it is quiet, used only if the row is inserted · $13 whether it is stopping
+-- $14 how long a worker may be silent and keep its share
 --
--- The slots of a queue that nobody may claim from are 0. Where the leader has not split a queue yet, a worker takes its
--- part and no more: what it sees of the others, and itself.
-WITH beat AS (
+-- A paused queue has 0 slots. If the leader has not split a queue yet, the worker gets an equal share of the live
+-- workers.
+WITH worker AS (
     INSERT INTO awa.workers (id, hostname, pid, version, queues, kinds, concurrency, label, limits, locked_on, quiet,
                              stopping)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $9, $10, $11, $12, $13)
@@ -17,7 +17,7 @@ WITH beat AS (
 ),
 listening AS (
     INSERT INTO awa.listening (queue, worker_id)
-    SELECT unnest($5::text[]), id FROM beat WHERE $8
+    SELECT unnest($5::text[]), id FROM worker WHERE $8
     ON CONFLICT DO NOTHING
 )
 SELECT declared.name AS queue, q.name IS NOT NULL AS is_known, q.staleness,
@@ -31,5 +31,5 @@ SELECT declared.name AS queue, q.name IS NOT NULL AS is_known, q.staleness,
        END AS slots,
        q.max_workers IS NOT NULL OR q.rate_jobs IS NOT NULL AS limited,
        q.rate_jobs / extract(epoch FROM q.rate_period)::float8 AS rate,
-       beat.quiet, beat.stopping
-FROM beat CROSS JOIN unnest($5::text[]) AS declared(name) LEFT JOIN awa.queues q ON q.name = declared.name
+       worker.quiet, worker.stopping
+FROM worker CROSS JOIN unnest($5::text[]) AS declared(name) LEFT JOIN awa.queues q ON q.name = declared.name

@@ -1,4 +1,4 @@
--- The indexes, of partitions too, that queries do not use or writes do not keep: their building failed or goes on.
+-- The indexes, of partitions too, that are invalid: their creation failed or is still running.
 SELECT t.relname AS table_name, i.relname AS index_name
 FROM pg_index x
 JOIN pg_class i ON i.oid = x.indexrelid

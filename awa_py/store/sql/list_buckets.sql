@@ -1,4 +1,4 @@
--- What ended in each minute, by queue and kind, the oldest first.
+-- The roll-ups by minute, queue and kind, oldest first.
 -- $1 the first minute · $2 queue, $3 kind; NULL: any
 SELECT at, queue, kind, completed, failed, cancelled, retried, wait_p50, wait_p95, wait_p99, run_p50, run_p95, run_p99
 FROM awa.metric_buckets

@@ -1,4 +1,4 @@
--- Which of a worker's running jobs somebody wants to stop: for where no notification can be heard.
+-- The running jobs of a worker that are to be cancelled, for workers that cannot receive notifications.
 -- $1 ids · $2 leases · $3 worker id
 SELECT id
 FROM awa.running

@@ -1,6 +1,6 @@
--- What the schema consists of, as rows of part, name and definition: tables (and views, sequences), columns, indexes,
--- constraints, triggers, functions. Without partitions, which come and go with the days, and without what PostgreSQL's
--- versions word differently. Names in definitions are complete only where the search path is empty.
+-- The objects of the schema, as rows of part, name and definition: tables, views and sequences, columns, indexes,
+-- constraints, triggers, functions. Without partitions, which change daily, and without what differs between versions
+-- of PostgreSQL. The search path must be empty, so that names in definitions are qualified.
 WITH relations AS (
     SELECT c.oid, c.relname, c.relkind
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

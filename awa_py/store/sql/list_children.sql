@@ -1,4 +1,4 @@
--- The jobs that a job has started, in their order.
+-- The children of a job, in order of id.
 -- $1 the parent's id
 SELECT {shown}
 FROM awa.jobs

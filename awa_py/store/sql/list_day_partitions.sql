@@ -1,5 +1,5 @@
--- The days (UTC) from today on, with the name of each day's partition of completed jobs, and whether a table of that name
--- exists and is attached.
+-- The days (UTC) from today on, with the name of each day's partition of completed jobs, and whether a table of that
+-- name exists and is attached.
 -- $1 the number of days after today
 WITH attached AS (
     SELECT child.relname

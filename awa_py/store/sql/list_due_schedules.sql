@@ -1,5 +1,5 @@
--- The schedules whose next fire time has come or is not worked out yet. Bounded.
--- $1 how many at the most
+-- The schedules whose next fire time has passed or is not yet computed. Bounded.
+-- $1 at most this many
 SELECT name, expression, timezone, misfire, last_enqueued_at, now() AS now,
        greatest(effective_from, last_enqueued_at) AS since
 FROM awa.cron

@@ -1,5 +1,5 @@
--- The registry, with how long each worker has been silent.
--- $1 how many at the most
+-- The workers, with the seconds since their last heartbeat, longest first.
+-- $1 at most this many
 SELECT hostname, pid, version, queues, kinds, extract(epoch FROM now() - heartbeat_at)::float8 AS silent_s
 FROM awa.workers
 ORDER BY heartbeat_at

@@ -1,5 +1,5 @@
--- The newest jobs that fit.
--- $1 states · $2 queue · $3 kind · $4 tag (each NULL: any) · $5 only below this id, NULL: from the newest · $6 how many
+-- The newest jobs that match.
+-- $1 states · $2 queue · $3 kind · $4 tag (each NULL: any) · $5 only below this id (NULL: any) · $6 at most this many
 SELECT {shown}
 FROM awa.jobs
 WHERE ($1::text[] IS NULL OR state = ANY ($1)) AND ($2::text IS NULL OR queue = $2)

@@ -1,5 +1,5 @@
--- Transactions of this database that have been open for long, the oldest first, and who holds them. No query's text.
--- $1 how old · $2 how many at the most
+-- Transactions of this database that have been open for a long time, oldest first. Without the texts of queries.
+-- $1 minimum age · $2 at most this many
 SELECT pid, usename::text AS role, application_name AS application, coalesce(host(client_addr), 'a local socket') AS client,
        state LIKE 'idle%' AS idle, backend_xmin IS NOT NULL OR backend_xid IS NOT NULL AS blocks_vacuum,
        extract(epoch FROM clock_timestamp() - xact_start)::float8 AS open_s

@@ -1,5 +1,5 @@
--- The live workers of a queue: how many of its jobs each may run, where that is limited, and how many it runs.
--- $1 name · $2 staleness: workers silent for longer are dead
+-- The live workers of a queue, with their shares (if the queue has max_workers) and their running jobs.
+-- $1 queue · $2 staleness: workers that were silent for longer are dead
 SELECT w.id, w.label, w.hostname, w.pid, s.slots, coalesce(busy.jobs, 0)::int AS running
 FROM awa.workers w
 LEFT JOIN awa.slots s ON s.worker_id = w.id AND s.queue = $1

@@ -1,5 +1,5 @@
--- Every queue that has a row or jobs, with its settings and how many jobs it has in each state.
--- $1 name, NULL: all · $2 staleness: workers silent for longer are dead
+-- Every queue that has a row or jobs, with its settings and its number of jobs in each state.
+-- $1 name, NULL: all · $2 staleness: workers that were silent for longer are dead
 WITH counted AS (
     SELECT queue AS name, state, count(*) AS jobs, min(run_at) AS oldest
     FROM awa.jobs

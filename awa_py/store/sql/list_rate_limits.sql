@@ -1,4 +1,4 @@
--- Every rate limit with its tokens as they are now, and how long whoever wants one would wait.
+-- The rate limits with their current tokens, and the seconds that a caller would wait for one token.
 -- $1 name, NULL: all
 SELECT name, count, period, token_s, burst, now.tokens, refilled_at, created_at, updated_at,
        greatest(0, 1 - now.tokens) * token_s AS wait_s

@@ -1,2 +1,2 @@
--- The routes, in the order of their patterns.
+-- The routes, by pattern.
 SELECT pattern, queue, updated_at FROM awa.routes ORDER BY pattern

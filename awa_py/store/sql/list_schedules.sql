@@ -1,4 +1,4 @@
--- The schedules, one or all.
+-- The schedules.
 -- $1 name, NULL: all
 SELECT name, expression, timezone, kind, args::text AS args, options::text AS options, misfire, paused, enabled,
        last_error, effective_from, last_enqueued_at, next_at, created_at, updated_at

@@ -1,6 +1,6 @@
--- What the leader splits: each queue with max_workers and each worker that may have a part of it, with how many of its jobs
--- the worker runs at the most; and the parts that were given. A part without max_workers is nobody's any more.
--- $1 how long a worker may be silent and have a share
+-- What the leader splits: each queue with max_workers, each worker that may have a share of it, the worker's slots for
+-- the queue (capacity), and the share that it has. Shares without max_workers are to be deleted.
+-- $1 how long a worker may be silent and keep its share
 SELECT queue, worker_id, entitled.max_workers, entitled.capacity, given.slots
 FROM (SELECT q.name AS queue, w.id AS worker_id, q.max_workers,
              least(w.concurrency, coalesce(w.limits[array_position(w.queues, q.name)], w.concurrency)) AS capacity

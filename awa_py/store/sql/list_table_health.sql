@@ -1,5 +1,5 @@
--- The tables with their rows, dead and alive, as the statistics have them; their sizes; from how many dead rows on
--- autovacuum comes, whether it may, and how many seconds ago it or somebody else last did.
+-- The tables with their dead and live rows (from statistics), sizes, the number of dead rows at which autovacuum
+-- starts, whether it is enabled, and the seconds since the last vacuum.
 SELECT c.relname::text AS name, s.n_dead_tup AS dead, greatest(s.n_live_tup, c.reltuples::bigint) AS live,
        c.reltuples >= 0 AS counted, pg_relation_size(c.oid) AS bytes, pg_indexes_size(c.oid) AS index_bytes,
        coalesce(o.enabled, true) AS autovacuum,

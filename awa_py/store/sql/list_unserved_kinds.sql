@@ -1,6 +1,6 @@
--- The kinds among the next in line of these queues that no live worker of their queue knows. They gather there, since
--- workers pass them by.
--- $1 queues · $2 how many jobs to look at, of each queue and priority · $3 staleness
+-- The kinds of the first available jobs of queues that no live worker of the queue can run. Workers skip such jobs, so
+-- they pile up there.
+-- $1 queues · $2 how many jobs to check, per queue and priority · $3 staleness
 WITH heads AS MATERIALIZED (
     SELECT head.queue, head.kind
     FROM unnest($1::text[]) AS wanted(queue)

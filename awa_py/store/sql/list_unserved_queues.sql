@@ -1,7 +1,7 @@
--- The queues where jobs are ready, and no live worker takes any. Paused ones are left out.
--- $1 how long a worker may be silent and count
+-- The queues that have available jobs and no live worker. Without paused queues.
+-- $1 staleness: workers that were silent for longer are dead
 --
--- From one name to the next, by the indexes: it never reads two jobs of the same queue.
+-- Walks from queue to queue by index: it never reads two jobs of the same queue.
 WITH RECURSIVE waiting(name) AS (
     SELECT least((SELECT queue FROM awa.ready WHERE concurrency_key IS NULL ORDER BY queue LIMIT 1),
                  (SELECT queue FROM awa.ready WHERE concurrency_key IS NOT NULL ORDER BY queue LIMIT 1))

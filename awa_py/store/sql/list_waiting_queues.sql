@@ -1,6 +1,7 @@
--- The queues that have something ready, how much of it up to a limit, how long the next in line has waited, whether an
--- operator paused or limited them, whether they are throttled, and how many live workers serve them. From queue to queue by index, over whatever lies between.
--- $1 how many queues at the most · $2 up to how many jobs to count · $3 staleness: workers silent for longer are dead
+-- The queues that have available jobs: their number up to a limit, how long the first one has waited, whether the queue
+-- is paused, limited or throttled, and the number of live workers. Walks from queue to queue by index.
+-- $1 at most this many queues · $2 count jobs up to this number · $3 staleness: workers that were silent for longer are
+-- dead
 WITH RECURSIVE walk AS (
     (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL ORDER BY queue LIMIT 1)
     UNION ALL

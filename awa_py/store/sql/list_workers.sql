@@ -1,5 +1,5 @@
--- The registry, with how many jobs each worker runs, and its parts of queues that have max_workers.
--- $1 staleness: workers silent for longer are dead
+-- The workers, with their running jobs and their shares of queues with max_workers.
+-- $1 staleness: workers that were silent for longer are dead
 SELECT w.id, w.label, w.hostname, w.pid, w.version, w.queues, w.limits, w.kinds, w.concurrency, w.quiet, w.stopping,
        w.started_at, w.heartbeat_at, extract(epoch FROM now() - w.heartbeat_at)::float8 AS silent_s,
        w.heartbeat_at > now() - $1::interval AS alive, w.locked_on, coalesce(busy.jobs, 0) AS running,

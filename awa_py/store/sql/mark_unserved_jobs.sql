@@ -1,10 +1,10 @@
--- Looks at a window of ready jobs, in the order of claims, for kinds that no live worker of their queue knows; says
--- so in their errors, once, and leaves them where they are. Of the jobs with a key, the first ones belong to the first
+-- Add an error to available jobs whose kind no live worker of their queue can run, once per job, and leave them where
+-- they are. Checks a window of jobs in the order of claims. The first jobs with a concurrency key belong to the first
 -- window.
--- $1 queue, $2 priority, $3 position after which the window begins · $4 how many jobs it has
--- $5 staleness: workers silent for longer are dead · $6 how long a job must have been due
--- Answers a row for each kind that was marked, with the queue and how many; and one, without kind, for the
--- window's end: its queue, priority, pos and how many it had.
+-- $1 queue, $2 priority, $3 position after which the window begins · $4 its number of jobs
+-- $5 staleness: workers that were silent for longer are dead · $6 how long a job must have been due
+-- Returns one row: the marked jobs as arrays (queues, kinds, jobs), the number of jobs in the window (`seen`), and the
+-- last position of the window.
 WITH seen AS MATERIALIZED (
     SELECT ctid, queue, priority, pos, kind, errors, run_at
     FROM awa.ready
@@ -41,6 +41,9 @@ marked AS (
                   jsonb_build_object('error', 'no handler registered for kind: ' || due.kind))))
     RETURNING r.queue, r.kind
 )
-SELECT queue, kind, NULL::smallint AS priority, NULL::bigint AS pos, count(*) AS jobs FROM marked GROUP BY queue, kind
-UNION ALL
-(SELECT queue, NULL, priority, pos, (SELECT count(*) FROM seen) FROM seen ORDER BY queue DESC, priority DESC, pos DESC LIMIT 1)
+SELECT summary.queues, summary.kinds, summary.jobs, (SELECT count(*) FROM seen) AS seen,
+       last.queue AS last_queue, last.priority AS last_priority, last.pos AS last_pos
+FROM (SELECT coalesce(array_agg(queue), '{}') AS queues, coalesce(array_agg(kind), '{}') AS kinds,
+             coalesce(array_agg(jobs), '{}') AS jobs
+      FROM (SELECT queue, kind, count(*) AS jobs FROM marked GROUP BY queue, kind) AS grouped) AS summary
+LEFT JOIN (SELECT queue, priority, pos FROM seen ORDER BY queue DESC, priority DESC, pos DESC LIMIT 1) AS last ON true

@@ -1,5 +1,5 @@
--- Pauses a queue, for ever or until a time, or lets it go on; and tells the workers and the leader.
--- $1 name · $2 paused · $3 for how long · $4 or until when; both NULL: until somebody resumes it
+-- Pause a queue, forever or until a time, or resume it. Notify the workers and the leader.
+-- $1 name · $2 paused · $3 for how long · $4 or until when (both NULL: until it is resumed)
 WITH written AS (
     INSERT INTO awa.queues (name, paused, paused_until)
     VALUES ($1, $2, CASE WHEN $2 THEN coalesce($4::timestamptz, now() + $3::interval) END)

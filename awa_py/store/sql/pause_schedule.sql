@@ -1,4 +1,4 @@
--- Pauses a schedule or lets it go on. What it missed while paused is not made up for.
+-- Pause or resume a schedule. Fire times that passed while it was paused are not made up.
 -- $1 name · $2 paused
 WITH changed AS (
     UPDATE awa.cron
@@ -7,4 +7,4 @@ WITH changed AS (
     WHERE name = $1
     RETURNING name
 )
-SELECT count(pg_notify('awa' || ':leader', 'cron:' || name)) > 0 FROM changed
+SELECT count(pg_notify('awa' || ':leader', 'cron:' || name)) > 0 AS changed FROM changed

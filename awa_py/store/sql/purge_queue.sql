@@ -1,5 +1,5 @@
--- Deletes what waits in a queue: available, scheduled and retryable jobs. Bounded.
--- $1 name · $2 how many at the most of each
+-- Delete the available, scheduled and retryable jobs of a queue. Bounded.
+-- $1 queue · $2 at most this many of each table, and of jobs with a concurrency key
 WITH ready AS (
     DELETE FROM awa.ready
     WHERE ctid = ANY (ARRAY(SELECT ctid FROM awa.ready WHERE queue = $1 AND concurrency_key IS NULL
@@ -8,10 +8,10 @@ WITH ready AS (
                                LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING 1
 ),
-later AS (
+scheduled AS (
     DELETE FROM awa.scheduled
     WHERE ctid = ANY (ARRAY(SELECT ctid FROM awa.scheduled WHERE queue = $1 AND state <> 'waiting'
                             LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM ready) + (SELECT count(*) FROM later)
+SELECT (SELECT count(*) FROM ready) + (SELECT count(*) FROM scheduled) AS deleted

@@ -1,7 +1,7 @@
--- How far the leader is behind: with promotion, with rescue, and with what is past its retention; and who is alive.
--- $1 staleness, where the queue has none of its own · $2 the retention of failed jobs · $3 that of completed ones
--- $4 how many dead jobs to count at the most
-WITH kept AS (
+-- How far the leader is behind with promotion, rescue and cleanup, and the number of live workers.
+-- $1 the default staleness · $2 the retention of failed jobs · $3 of completed jobs · $4 count dead jobs up to this
+-- number
+WITH retention AS (
     SELECT least($2::interval, min(failed_retention)) AS failed,
            greatest($3::interval, max(completed_retention)) AS completed
     FROM awa.queues
@@ -14,14 +14,14 @@ SELECT coalesce((SELECT greatest(date_part('epoch', now() - run_at), 0) FROM awa
                 0)::float8 AS rescue_lag_s,
        (SELECT count(*) FROM (
             SELECT FROM awa.dead d LEFT JOIN awa.queues q ON q.name = d.queue
-            WHERE d.finalized_at < now() - (SELECT failed FROM kept)
+            WHERE d.finalized_at < now() - (SELECT failed FROM retention)
               AND d.finalized_at < now() - coalesce(q.failed_retention, $2::interval)
-            LIMIT $4) AS late) AS dead,
-       -- Whole days, by what the planner knows of them: they are dropped, and nobody ever counts them.
+            LIMIT $4) AS expired) AS dead,
+       -- Whole days, from the planner's statistics: they are dropped, so nobody ever counts them.
        (SELECT coalesce(sum(greatest(part.reltuples, 1)), 0)::float8
         FROM pg_inherits JOIN pg_class part ON part.oid = pg_inherits.inhrelid
         WHERE pg_inherits.inhparent = 'awa.completed'::regclass
           AND part.relname ~ '^completed_\d{8}$'
           AND (to_date(right(part.relname, 8), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC'
-              <= now() - (SELECT completed FROM kept)) AS completed,
+              <= now() - (SELECT completed FROM retention)) AS completed,
        (SELECT count(*) FROM awa.workers WHERE heartbeat_at > now() - $1::interval) AS workers

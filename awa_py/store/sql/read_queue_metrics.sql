@@ -1,9 +1,9 @@
--- Every queue that has a row or a ready job: whether it is paused, how long its first job is due, and how many live
--- workers serve it. A few index lookups a queue, however many jobs it has.
--- $1 staleness: workers silent for longer are dead
+-- Every queue that has a row or an available job: whether it is paused, how long its first job has been due, and the
+-- number of live workers. A few index lookups per queue, however many jobs it has.
+-- $1 staleness: workers that were silent for longer are dead
 --
--- From one name to the next, by the index: it never reads two jobs of the same queue and priority, and of those with a
--- key only the first ones.
+-- Walks from queue to queue by index: it reads one job of each queue and priority, and the first ten with a concurrency
+-- key.
 WITH RECURSIVE waiting(name) AS (
     (SELECT queue FROM awa.ready WHERE concurrency_key IS NULL ORDER BY queue LIMIT 1)
     UNION ALL

@@ -1,4 +1,4 @@
--- Writes who leads from now on. Only the session that holds the lock may say so.
+-- Write the new leader. Only the session that holds the lock may do this.
 -- $1 worker id · $2 hostname · $3 pid
 UPDATE awa.leader
 SET worker_id = $1, hostname = $2, pid = $3, epoch = epoch + 1, elected_at = now()

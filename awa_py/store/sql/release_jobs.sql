@@ -1,6 +1,7 @@
--- running → available, the attempt given back: the worker stops before it could finish. Or cancelled, where somebody
--- asked for it. Lease and worker guard each row.
+-- running → available; or cancelled, if requested. The attempt does not count: the worker stops before it could finish.
+-- Lease and worker guard each row.
 -- $1 ids · $2 leases · $3 worker id
+-- Returns the ids that the worker held.
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
@@ -8,16 +9,16 @@ WITH ended AS (
       AND worker_id = $3
     RETURNING *
 ),
-put AS (
+released AS (
     INSERT INTO awa.ready ({carried}, run_at, errors, attempt, lease)
     SELECT {carried}, run_at, errors, attempt - 1, lease
     FROM ended WHERE cancel_requested_at IS NULL
 ),
-buried AS (
+cancelled AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
     SELECT 'cancelled', {carried}, run_at, awa.append_error(errors, attempt, 'cancelled by user'), attempt, lease,
            worker_id, attempted_at
     FROM ended WHERE cancel_requested_at IS NOT NULL
 ),
-woken AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM ended)
-SELECT ended.id FROM ended CROSS JOIN woken
+notified AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM ended)
+SELECT ended.id FROM ended CROSS JOIN notified

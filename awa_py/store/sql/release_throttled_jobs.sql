@@ -1,7 +1,7 @@
--- Makes the jobs due that wait for nothing but the end of their queue's rest; the leader is told.
--- $1 queue · $2 until when it should have rested
--- Answers how many.
-WITH hastened AS (
+-- Make the jobs due that wait only for the end of their queue's cooldown, and notify the leader. Returns how many.
+-- $1 queue · $2 when the cooldown would have ended
+WITH released AS (
     UPDATE awa.scheduled SET run_at = now() WHERE queue = $1 AND run_at = $2 AND state = 'scheduled' RETURNING run_at
 )
-SELECT count(*) FROM (SELECT FROM hastened) AS jobs CROSS JOIN (SELECT awa.wake(NULL, min(run_at)) FROM hastened) AS told
+SELECT count(*)
+FROM (SELECT FROM released) AS jobs CROSS JOIN (SELECT awa.wake(NULL, min(run_at)) FROM released) AS notified

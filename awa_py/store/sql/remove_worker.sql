@@ -1,3 +1,3 @@
--- Takes a worker that has stopped out of the registry.
+-- Delete the row of a worker that has stopped.
 -- $1 id
 DELETE FROM awa.workers WHERE id = $1

@@ -1,4 +1,4 @@
--- Renews the leases of running jobs. What does not come back is no longer the caller's.
+-- Renew the leases of running jobs. Jobs that are not returned no longer belong to the worker.
 -- $1 ids · $2 leases · $3 worker id
 UPDATE awa.running
 SET heartbeat_at = now()

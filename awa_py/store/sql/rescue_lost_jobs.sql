@@ -1,10 +1,10 @@
--- running → retryable or failed, for jobs of workers that are gone: silent, and the session that held their lock has ended.
--- A frozen or cut-off worker keeps its session; after a restart of the server, nobody is gone who was not seen since.
--- Takes workers out of the registry that have no job left.
--- $1 for how long a worker has been silent, and the leader has led · $2 how many jobs at the most
--- Answers a row a job; and one, without a job, that says how many workers it took out, and in how many seconds the next
--- one will have been silent for long enough. Running jobs are looked at only where somebody is gone.
-WITH gone AS MATERIALIZED (
+-- running → retryable or failed, for jobs of lost workers: silent, and the session that held their advisory lock has
+-- ended. A frozen or disconnected worker keeps its session. After a restart of the server, only workers that have sent
+-- a heartbeat since can be lost. Deletes the rows of lost workers that have no jobs left.
+-- $1 how long the worker must have been silent, and the leader must have led · $2 at most this many jobs
+-- Returns one row: the rescued jobs as arrays, the number of removed workers, and the seconds until another worker will
+-- have been silent for long enough. Reads running jobs only if a worker is lost.
+WITH lost_workers AS MATERIALIZED (
     SELECT w.id
     FROM awa.workers w
     WHERE w.heartbeat_at < now() - $1::interval
@@ -14,32 +14,34 @@ WITH gone AS MATERIALIZED (
                       WHERE locktype = 'advisory' AND objsubid = 2
                         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
                         AND classid = hashtext('awa' || ':workers')::oid AND objid = hashtext(w.id::text)::oid)
-    FOR UPDATE OF w SKIP LOCKED  -- one that comes back in this moment has to wait, and learns what it lost
+    FOR UPDATE OF w SKIP LOCKED  -- a worker that comes back now has to wait, and then learns what it lost
 ),
-lost AS MATERIALIZED (
+lost_jobs AS MATERIALIZED (
     SELECT r.id, r.lease
     FROM awa.running r
-    WHERE EXISTS (SELECT FROM gone) AND r.worker_id = ANY (ARRAY(SELECT id FROM gone))
+    WHERE EXISTS (SELECT FROM lost_workers) AND r.worker_id = ANY (ARRAY(SELECT id FROM lost_workers))
     ORDER BY r.attempted_at
     LIMIT $2
     FOR UPDATE OF r SKIP LOCKED
 ),
 rescued AS MATERIALIZED (
     SELECT rescued.*, pg_notify('awa', 'lost:' || rescued.id || ':' || rescued.lease)
-    FROM (SELECT array_agg(id) AS ids, array_agg(lease) AS leases, count(*)::int AS n FROM lost) AS l
+    FROM (SELECT array_agg(id) AS ids, array_agg(lease) AS leases, count(*)::int AS n FROM lost_jobs) AS l
     CROSS JOIN LATERAL awa.fail_attempts(
         l.ids, l.leases, array_fill('worker gone: its session ended'::text, ARRAY[l.n]),
         array_fill(NULL::interval, ARRAY[l.n]), true) AS rescued
 ),
 removed AS (
     DELETE FROM awa.workers w
-    USING gone
-    WHERE w.id = gone.id
-      AND w.id <> ALL (ARRAY(SELECT worker_id FROM awa.running WHERE worker_id = ANY (ARRAY(SELECT id FROM gone))))
+    USING lost_workers
+    WHERE w.id = lost_workers.id
+      AND w.id <> ALL (ARRAY(SELECT worker_id FROM awa.running WHERE worker_id = ANY (ARRAY(SELECT id FROM lost_workers))))
     RETURNING 1
 )
-SELECT id, queue, kind, attempt, retry_at, NULL::bigint AS removed, NULL::float8 AS next_s FROM rescued
-UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, (SELECT count(*) FROM removed),
+SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(queue), '{}') AS queues,
+       coalesce(array_agg(kind), '{}') AS kinds, coalesce(array_agg(attempt), '{}') AS attempts,
+       coalesce(array_agg(retry_at IS NULL), '{}') AS failed,
+       (SELECT count(*) FROM removed) AS removed_workers,
        (SELECT extract(epoch FROM min(heartbeat_at) + $1::interval - now())::float8
-        FROM awa.workers WHERE locked_on IS NOT NULL)
+        FROM awa.workers WHERE locked_on IS NOT NULL) AS next_s
+FROM rescued

@@ -1,5 +1,5 @@
--- running → retryable or failed, for attempts that overran their deadline. A job without one is never touched.
--- $1 how many at the most
+-- running → retryable or failed, for attempts that overran their deadline. Bounded, earliest deadline first.
+-- $1 at most this many jobs
 WITH overdue AS MATERIALIZED (
     SELECT id, lease
     FROM awa.running

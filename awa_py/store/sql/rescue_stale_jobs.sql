@@ -1,6 +1,6 @@
--- running → retryable or failed, for jobs whose heartbeat is stale: their worker is presumed dead. Disjoint from
--- every other rescue; live owners are never touched. A job that was to be cancelled ends cancelled.
--- $1 staleness, where the queue has none of its own · $2 how many at the most
+-- running → retryable or failed (or cancelled, if requested), for jobs with a stale heartbeat: their worker is presumed
+-- dead. Disjoint from every other rescue, and never touches jobs of live workers. Bounded.
+-- $1 the default staleness · $2 at most this many jobs
 WITH stale AS MATERIALIZED (
     SELECT r.id, r.lease
     FROM awa.running r LEFT JOIN awa.queues q ON q.name = r.queue

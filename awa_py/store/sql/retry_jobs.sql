@@ -1,11 +1,13 @@
--- failed, cancelled, completed → available, counters fresh; scheduled and retryable → available now, counters kept.
--- An absolute deadline is lifted where it has passed: the operator knows better.
--- An ended job takes its unique key again; where another holds it, it is left alone. Of several with the same key one is
--- retried: that which holds it still, else the oldest.
--- $1 ids · $2 states · $3 leases that they must have (both NULL: any) · $4 whether to note what their rows forget with it
+-- failed, cancelled, completed → available with new attempts; scheduled, retryable → available with the attempts they
+-- have. A deadline that has passed is removed: the operator decides. A finished job acquires its unique key again, and
+-- is left alone if another job holds it. Of several jobs with the same key one is retried: the one that still holds it,
+-- else the oldest.
+-- $1 ids · $2 states and $3 leases that the jobs must have (both NULL: any)
+-- $4 whether to write the end of the last attempt and the retry as events
+-- Returns the ids of the retried jobs.
 WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(job_id, in_state, with_lease)),
--- Looked at with the first job that has a key, else never. Keys are taken in their order, as an enqueue takes them: two
--- callers cannot deadlock. A job that has ended keeps no other from its key: whoever comes last has it.
+-- Evaluated only if one of the jobs has a key. Keys are acquired in their order, as enqueue_many does it, so that two
+-- callers cannot deadlock. A finished job does not keep others from its key: the last one in the order gets it.
 keyed AS MATERIALIZED (
     SELECT id, unique_key, awa.reacquire_unique_key(unique_key, id) AS holder
     FROM (SELECT id, unique_key
@@ -15,45 +17,42 @@ keyed AS MATERIALIZED (
           WHERE unique_key IS NOT NULL AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
           ORDER BY unique_key, id DESC OFFSET 0) AS sorted
 ),
-holding AS MATERIALIZED (SELECT min(id) AS holder FROM keyed WHERE holder = id GROUP BY unique_key),
-ended AS (
+holders AS MATERIALIZED (SELECT min(id) AS id FROM keyed WHERE holder = id GROUP BY unique_key),
+deleted_dead AS (
     DELETE FROM awa.dead USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
-      AND (unique_key IS NULL OR id IN (SELECT holder FROM holding))
+      AND (unique_key IS NULL OR id IN (SELECT id FROM holders))
     RETURNING {carried}, errors, lease, attempt, state, attempted_at, finalized_at, worker_id
 ),
-done AS (
+deleted_completed AS (
     DELETE FROM awa.completed USING wanted
     WHERE id = job_id AND (in_state IS NULL OR (in_state = 'completed' AND lease = with_lease))
-      AND (unique_key IS NULL OR id IN (SELECT holder FROM holding))
+      AND (unique_key IS NULL OR id IN (SELECT id FROM holders))
     RETURNING {carried}, errors, lease, attempt, 'completed' AS state, attempted_at, finalized_at, worker_id
 ),
-over AS (SELECT * FROM ended UNION ALL SELECT * FROM done),
-noted AS (
+deleted_finished AS (SELECT * FROM deleted_dead UNION ALL SELECT * FROM deleted_completed),
+events AS (
     INSERT INTO awa.events (job_id, at, event, lease, attempt, began_at, worker_id, detail)
-    SELECT over.id, happened.*
-    FROM over CROSS JOIN LATERAL (VALUES
+    SELECT deleted_finished.id, event.*
+    FROM deleted_finished CROSS JOIN LATERAL (VALUES
         (finalized_at, state, lease, attempt, attempted_at, worker_id, NULL),
-        (now(), 'requeued', lease, 0, NULL, NULL, 'by hand')) AS happened
+        (now(), 'requeued', lease, 0, NULL, NULL, 'by hand')) AS event
     WHERE $4
 ),
-later AS (
+deleted_scheduled AS (
     DELETE FROM awa.scheduled USING wanted
     WHERE id = job_id AND state <> 'waiting' AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
     RETURNING {carried}, errors, lease, attempt
 ),
-again AS (
-    SELECT {carried}, errors, lease, 0::smallint AS attempt, true AS fresh FROM over
-    UNION ALL SELECT *, false FROM later
+retried AS (
+    SELECT {carried}, errors, lease, 0::smallint AS attempt, true AS finished FROM deleted_finished
+    UNION ALL SELECT *, false FROM deleted_scheduled
 ),
-put AS (
-    INSERT INTO awa.ready (id, created_at, expires_at, timeout, parent_id, priority, max_attempts, rescues, kind, queue,
-                           args, metadata, tags, unique_key, concurrency_key, concurrency_limit, ordered, errors, lease,
-                           attempt)
-    SELECT id, created_at, CASE WHEN expires_at > now() THEN expires_at END, timeout, parent_id, priority, max_attempts,
-           CASE WHEN fresh THEN 0 ELSE rescues END, kind, queue, args, metadata, tags, unique_key,
-           concurrency_key, concurrency_limit, ordered, errors, lease, attempt
-    FROM again
+inserted AS (
+    INSERT INTO awa.ready ({carried without expires_at, rescues, progress}, expires_at, rescues, errors, lease, attempt)
+    SELECT {carried without expires_at, rescues, progress}, CASE WHEN expires_at > now() THEN expires_at END,
+           CASE WHEN finished THEN 0 ELSE rescues END, errors, lease, attempt
+    FROM retried
 ),
-woken AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM again)
-SELECT again.id FROM again CROSS JOIN woken
+notified AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM retried)
+SELECT retried.id FROM retried CROSS JOIN notified

@@ -1,4 +1,4 @@
--- The queues that operators' routes give to kinds; a kind without a route is not among them.
+-- The queues of kinds by route. Kinds without a route are missing.
 -- $1 kinds
 SELECT kind, queue FROM (SELECT kind, awa.route(kind) AS queue FROM unnest($1::text[]) AS kind OFFSET 0) AS routed
 WHERE queue IS NOT NULL

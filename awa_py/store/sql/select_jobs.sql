@@ -1,7 +1,7 @@
--- The first jobs of a selection, by their ids. Those that were enqueued, or ended, after it was made are not of it.
--- $1 states · $2 queue · $3 kind · $4 tag · $5 a part of its last error (each NULL: any) · $6 when the selection was made
--- $7 in its state for longer than that, then · $8 for shorter than that (each NULL: however long)
--- $9 only above this id · $10 only these ids (NULL: any) · $11 how many at the most
+-- The first jobs of a selection, by id. Jobs that were enqueued or ended after `as of` do not belong to it.
+-- $1 states · $2 queue · $3 kind · $4 tag · $5 a part of the last error (each NULL: any) · $6 as of
+-- $7 minimum and $8 maximum age at that time (each NULL: any); the age counts from the end, or from the enqueue
+-- $9 only above this id · $10 only these ids (NULL: any) · $11 at most this many
 SELECT id, state, lease, queue
 FROM awa.jobs
 WHERE state = ANY ($1::text[]) AND ($2::text IS NULL OR queue = $2) AND ($3::text IS NULL OR kind = $3)

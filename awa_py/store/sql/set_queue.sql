@@ -1,5 +1,5 @@
--- Sets what is named of a queue's settings; the others stay. A rate begins with one job.
--- $1 name · $2 the settings, a JSON object of columns; null sets the default again
+-- Change some settings of a queue; the others stay. A new rate starts with one token.
+-- $1 name · $2 the settings, a JSON object by column; null restores the default
 WITH wanted AS (
     SELECT * FROM jsonb_to_record($2::text::jsonb) AS w(
         backoff_enabled boolean, backoff_base interval, backoff_max interval, completed_retention interval,

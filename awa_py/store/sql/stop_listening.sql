@@ -1,3 +1,3 @@
--- From now on, nobody needs to say when a job becomes ready: the worker looks by itself.
+-- Unsubscribe a worker from all wake-ups.
 -- $1 worker id
 DELETE FROM awa.listening WHERE worker_id = $1

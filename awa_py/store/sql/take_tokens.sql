@@ -1,8 +1,9 @@
--- Takes tokens for callers in their order, as far as none of them has to wait for longer than the patience. Tokens that
--- have yet to come are promised: the balance goes below zero, and the answer says how long each caller has to wait.
--- Whoever waits here for the row's lock reads its last version, and the clock after that.
--- $1 name · $2 how many tokens each caller wants · $3 how many callers · $4 patience in seconds
--- waits_s: of those who were served · next_s: of the one after them · fastest_s: of one who finds the bucket full
+-- Take tokens for callers in their order, as long as none has to wait for longer than the maximum. Tokens that are not
+-- there yet are promised: the balance goes below zero, and the result says how long each caller has to wait. A
+-- statement that waited for the row lock reads the row's latest version, and the clock after that.
+-- $1 name · $2 tokens per caller · $3 number of callers · $4 maximum wait in seconds
+-- Returns waits_s of the callers that were served, next_s of the next one, and fastest_s of a caller that finds the
+-- bucket full.
 WITH bucket AS MATERIALIZED (
     SELECT name, burst, token_s, tokens, refilled_at, clock_timestamp() AS asked_at
     FROM awa.rate_limits WHERE name = $1 FOR UPDATE

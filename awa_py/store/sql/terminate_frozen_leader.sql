@@ -1,7 +1,7 @@
--- Ends the session of a leader that neither reads nor writes any more. PostgreSQL does so by itself where the session
--- is idle; one that froze between the messages of a statement counts as active, and no timeout of its own ends it.
--- A live leader never keeps PostgreSQL waiting for that long.
--- $1 the lock's key · $2 for how long it has been silent
+-- End the session of a leader that neither reads nor writes. PostgreSQL itself ends idle sessions; but a session that
+-- froze between the messages of a statement counts as active, and no timeout of its own ends it. PostgreSQL never waits
+-- this long for a live leader.
+-- $1 the lock's key · $2 how long it must have been silent
 SELECT pg_terminate_backend(activity.pid)
 FROM pg_locks JOIN pg_stat_activity activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1

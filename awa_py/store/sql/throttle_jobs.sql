@@ -1,9 +1,9 @@
--- running → scheduled, the attempt given back, for when their queue goes on; or cancelled, where somebody asked for it.
--- Lease and worker guard each row. And the queue cools down: for 60 s, or by its backoff curve, longer each time. Whoever
--- comes while it does begins nothing: the job goes behind what has begun.
+-- running → scheduled until their queue's cooldown ends; or cancelled, if requested. The attempt does not count. Lease
+-- and worker guard each row. Starts the cooldown of the queue: 60 s, or by its backoff, longer each time. During a
+-- cooldown no other one starts, and the job only waits for its end.
 -- $1 ids · $2 leases · $3 worker id · $4 reasons
--- Answers the ids that were ours, each with the seconds for which its queue is to rest, how often in a row it was to, and
--- whether that began here.
+-- Returns the ids that the worker held, with the seconds of the cooldown, the number of cooldowns in a row, and whether
+-- this job started it.
 WITH ended AS (
     DELETE FROM awa.running
     WHERE id = ANY ($1::bigint[])
@@ -11,9 +11,9 @@ WITH ended AS (
       AND worker_id = $3
     RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS reason
 ),
--- Queues are locked in the order of their names, so that two of these cannot deadlock. Who had to wait sees the row as
--- the other has left it.
-cooled AS (
+-- Queues are locked in order of name, so that two of these statements cannot deadlock. After a wait, ON CONFLICT sees
+-- the row as the other statement left it.
+cooldowns AS (
     INSERT INTO awa.queues AS q (name, throttled_until, throttled_at, throttle_reason, throttles)
     SELECT queue, now() + interval '60 seconds', now(), reason, 1
     FROM (SELECT DISTINCT ON (queue) queue, reason FROM ended ORDER BY queue, id) AS each
@@ -33,22 +33,22 @@ cooled AS (
     )
     RETURNING name, throttled_until, throttles, throttled_at = now() AS started
 ),
-put AS (
+rescheduled AS (
     INSERT INTO awa.scheduled (state, {carried}, run_at, errors, attempt, lease)
     SELECT 'scheduled', {carried}, throttled_until, errors, attempt - 1, lease
-    FROM ended JOIN cooled ON cooled.name = ended.queue
+    FROM ended JOIN cooldowns ON cooldowns.name = ended.queue
     WHERE cancel_requested_at IS NULL
 ),
-buried AS (
+cancelled AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
     SELECT 'cancelled', {carried}, run_at, awa.append_error(errors, attempt, 'cancelled by user'), attempt, lease,
            worker_id, attempted_at
     FROM ended WHERE cancel_requested_at IS NOT NULL
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT awa.wake(NULL, min(throttled_until)), count(pg_notify('awa', 'queues:' || name)) FILTER (WHERE started)
-    FROM cooled
+    FROM cooldowns
 )
 SELECT ended.id, extract(epoch FROM throttled_until - now())::float8 AS cooldown_s, throttles,
        started AND row_number() OVER (PARTITION BY name ORDER BY id) = 1 AS started
-FROM ended JOIN cooled ON cooled.name = ended.queue CROSS JOIN told
+FROM ended JOIN cooldowns ON cooldowns.name = ended.queue CROSS JOIN notified

@@ -1,4 +1,4 @@
--- Enqueues a schedule's job now, whatever its times; the schedule goes on as if nothing had happened.
+-- Enqueue a schedule's job now, whatever its times. The schedule itself does not change.
 -- $1 name
 SELECT job.id
 FROM awa.cron CROSS JOIN LATERAL awa.enqueue_many(jsonb_build_array(

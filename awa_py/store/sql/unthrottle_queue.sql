@@ -1,6 +1,6 @@
--- Lets a queue that cools down go on, and forgets how often it had to; the workers are told.
+-- End the cooldown of a queue and reset its count. Notify the workers.
 -- $1 name
--- Answers until when it should have rested, NULL where it did not; no row where there is no such queue.
+-- Returns when the cooldown would have ended (NULL: there was none), or no row if the queue does not exist.
 WITH cooling AS (
     SELECT name, throttled_until FROM awa.queues WHERE name = $1 FOR UPDATE
 ),
@@ -10,7 +10,7 @@ cleared AS (
     FROM cooling WHERE q.name = cooling.name
     RETURNING q.name, CASE WHEN cooling.throttled_until > now() THEN cooling.throttled_until END AS throttled_until
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT count(pg_notify('awa', 'queues:' || name)), count(pg_notify('awa', 'ready:' || name)) FROM cleared
 )
-SELECT throttled_until FROM cleared CROSS JOIN told
+SELECT throttled_until FROM cleared CROSS JOIN notified

@@ -1,4 +1,4 @@
--- Writes how far running jobs have come. Lease and worker guard each row.
+-- Write the progress of running jobs. Lease and worker guard each row.
 -- $1 ids · $2 leases · $3 worker id · $4 progress, JSON
 UPDATE awa.running
 SET progress = ((SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text)::jsonb

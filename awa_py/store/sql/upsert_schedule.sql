@@ -1,5 +1,5 @@
--- Adds or changes a schedule. Whether it is paused stays as it is, and an unchanged one is not touched; a new
--- expression or timezone counts from now on, and gets another chance where the old one had been disabled.
+-- Create or change a schedule. `paused` stays, and an unchanged schedule is not written. A new expression or timezone
+-- counts from now on, and enables a schedule that was disabled.
 -- $1 name · $2 expression · $3 timezone · $4 kind · $5 args · $6 options · $7 misfire
 WITH written AS (
     INSERT INTO awa.cron AS old (name, expression, timezone, kind, args, options, misfire)
