@@ -1,4 +1,4 @@
-"""The kinds that awa brings along: `noop_echo` for demos, and `cmd_exec` for whoever allows it."""
+"""Built-in job kinds: `noop_echo` for demos, and `cmd_exec` for operators that allow it."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ EXEC = "cmd_exec"
 
 
 def add_builtin(registry: Registry, *, exec_root: Path | None, max_result_bytes: int) -> None:
-    """Makes them known: `noop_echo` unless the app has a kind of that name, `cmd_exec` where it has a root to stay in.
+    """Register `noop_echo`, unless the app has a kind of that name, and `cmd_exec`, if `exec_root` is given.
 
-    An app with a `cmd_exec` of its own cannot have this one too: that is an error.
+    It is an error if `exec_root` is given and the app has its own `cmd_exec`.
     """
     if registry.get(ECHO) is None:
         registry.add(Handler.from_function(ECHO, noop_echo))

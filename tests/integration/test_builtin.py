@@ -1,4 +1,4 @@
-"""The built-in kinds (F21): real programs, and nothing of them left behind."""
+"""The built-in kinds (F21), with real programs."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def app(app: App, root: Root) -> App:
     return app
 
 
-DECIDES_WHICH_CODE_RUNS = (
+FORBIDDEN_VARIABLES = (
     *(
         "LD_PRELOAD",
         "DYLD_INSERT_LIBRARIES",
@@ -66,7 +66,7 @@ DECIDES_WHICH_CODE_RUNS = (
     *("OPENSSL_CONF", "OPENSSL_MODULES", "SSL_CERT_FILE", "KRB5_CONFIG", "KUBECONFIG", "AWS_CONFIG_FILE"),
     *("LIBMYSQL_PLUGINS", "LIBMYSQL_PLUGIN_DIR", "RIPGREP_CONFIG_PATH", "AWA_APP", "AWA_PG_BIN"),
 )
-HARMLESS = (
+ALLOWED_VARIABLES = (
     *("LANG", "LC_ALL", "TZ", "TERM", "DEBUG", "VERBOSE", "SRC", "TARGET", "DATA_SRC", "BACKUP_PATH", "OUTPUT_DIR"),
     *("PGHOST", "PGPASSWORD", "DATABASE_URL", "AWS_REGION", "S3_BUCKET", "API_TOKEN", "https_proxy", "HTTP_PROXY"),
 )
@@ -81,21 +81,21 @@ def error(job: Job) -> str:
 
 
 class TestEcho:  # F21
-    async def test_it_returns_what_it_was_given(self, app: App) -> None:
+    async def test_noop_echo_returns_its_arguments(self, app: App) -> None:
         job = await run_one(app, "noop_echo", {"sleep_ms": 1, "a": 1, "b": ["x"]})
         assert (job.state, job.result) == (State.COMPLETED, {"a": 1, "b": ["x"]})
 
-    async def test_it_fails_where_it_is_told_to(self, app: App) -> None:
+    async def test_noop_echo_fails_on_request(self, app: App) -> None:
         job = await run_one(app, "noop_echo", {"fail": "on purpose"}, max_attempts=1)
         assert (job.state, error(job)) == (State.FAILED, "on purpose")
         job = await run_one(app, "noop_echo", {"fail": True})
-        assert (job.state, error(job)) == (State.RETRYABLE, "noop_echo was told to fail")
+        assert (job.state, error(job)) == (State.RETRYABLE, "noop_echo: fail was set")
 
-    async def test_it_throttles_where_it_is_told_to(self) -> None:
+    async def test_noop_echo_throttles_on_request(self) -> None:
         with pytest.raises(Throttled):
             await noop_echo(throttle=True)
 
-    async def test_an_apps_own_kind_counts_more(self, database_url: str) -> None:
+    async def test_kind_of_the_app_replaces_noop_echo(self, database_url: str) -> None:
         app = App(database_url)
 
         @app.job(kind="noop_echo")
@@ -106,8 +106,8 @@ class TestEcho:  # F21
         assert (await run_one(app, "noop_echo")).result == "own"
 
 
-class TestSwitch:  # F21
-    async def test_it_is_off_unless_it_has_a_root(self, database_url: str, session: Session) -> None:
+class TestRegistration:  # F21
+    async def test_cmd_exec_is_off_without_a_root(self, database_url: str, session: Session) -> None:
         app = App(database_url)
         add_builtin(app.registry, exec_root=None, max_result_bytes=1000)
         assert app.registry.kinds == ("noop_echo",)
@@ -117,7 +117,7 @@ class TestSwitch:  # F21
         await Unserved(staleness=seconds(90), metrics=Metrics(), grace=seconds(5)).run(session)
         assert error(await look(session, job_id)) == "no handler registered for kind: cmd_exec"  # F9
 
-    def test_an_apps_own_kind_of_that_name_is_an_error(self, app: App, root: Root) -> None:
+    def test_second_cmd_exec_is_a_config_error(self, app: App, root: Root) -> None:
         other = App("postgresql://x")
 
         @other.job
@@ -128,24 +128,24 @@ class TestSwitch:  # F21
 
 
 class TestRun:  # F21
-    async def test_the_end_of_its_output_is_the_result(self, app: App, root: Root) -> None:
+    async def test_result_has_exit_code_and_output(self, app: App, root: Root) -> None:
         job = await execute(app, root.args(root.script("hello", "echo out; echo err >&2; pwd"), cwd=str(root.path)))
         assert job.state is State.COMPLETED, job.errors
         assert job.result == {"exit_code": 0, "output": f"out\nerr\n{root.path}\n"}
 
-    async def test_a_bare_name_is_looked_for_in_bin_and_in_the_root(self, app: App, root: Root) -> None:
+    async def test_bare_name_is_looked_up_in_bin_and_root(self, app: App, root: Root) -> None:
         root.script("one", "echo of the root")
         root.script("bin/two", "echo of bin")
         assert (await execute(app, root.args("one"))).result["output"] == "of the root\n"
         assert (await execute(app, root.args("two"))).result["output"] == "of bin\n"
 
-    async def test_it_is_run_where_it_is_told_to(self, app: App, root: Root) -> None:
+    async def test_program_runs_in_cwd(self, app: App, root: Root) -> None:
         script = root.script("deep/er/where", "pwd; echo $0")
         job = await execute(app, root.args("./er/where", cwd="deep"))
         assert job.result["output"] == f"{root.path}/deep\n{root.path}/deep/er/where\n"
         assert (await execute(app, root.args(script))).result["output"].startswith(f"{root.path}\n")
 
-    async def test_there_is_no_shell(self, app: App, root: Root) -> None:
+    async def test_arguments_are_not_passed_to_a_shell(self, app: App, root: Root) -> None:
         script = root.script("words", 'printf "%s\\n" "$@"')
         words = ["; touch pwned", "$(touch pwned)", "`touch pwned`", "a b", "*", "ä€", ""]
         job = await execute(app, root.args(script, *words))
@@ -155,17 +155,19 @@ class TestRun:  # F21
         assert "there is no such program" in error(job)
         assert not root.note("pwned")()
 
-    async def test_standard_input(self, app: App, root: Root) -> None:
+    async def test_program_receives_standard_input(self, app: App, root: Root) -> None:
         script = root.script("count", "wc -c")
         assert (await execute(app, root.args(script))).result["output"].strip() == "0"
         job = await execute(app, root.args(script, stdin="ä" * 200_000))
         assert job.result["output"].strip() == "400000"
 
-    async def test_a_program_that_does_not_read_its_input_is_not_waited_for(self, app: App, root: Root) -> None:
+    async def test_program_may_ignore_its_standard_input(self, app: App, root: Root) -> None:
         job = await execute(app, root.args(root.script("deaf", "echo done"), stdin="x" * 500_000))
         assert job.result["output"] == "done\n"
 
-    async def test_its_environment_is_its_own(self, app: App, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_program_does_not_get_the_worker_environment(
+        self, app: App, root: Root, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWA_DATABASE_URL", "postgresql://awa:hush@db/awa")
         script = root.script("look", "env; tr '\\0' '\\n' < /proc/$PPID/environ")
         job = await execute(app, root.args(script, env={"COLOUR": "blue"}))
@@ -174,7 +176,7 @@ class TestRun:  # F21
         assert (seen["COLOUR"], seen["HOME"]) == ("blue", str(root.path))
         assert "hush" not in json.dumps(job.result)
 
-    async def test_it_works_on_uvloop_too(self, app: App, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_cmd_exec_works_on_uvloop(self, app: App, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWA_DATABASE_URL", "postgresql://awa:hush@db/awa")
         look = root.script("look", "cat /proc/$PPID/environ; cat; echo .")
         sleep = root.script("sleep", "exec sleep 3600")
@@ -189,14 +191,14 @@ class TestRun:  # F21
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(both())
 
-        done, late = await asyncio.to_thread(on_uvloop)
+        done, timed_out = await asyncio.to_thread(on_uvloop)
         assert done.result == {"exit_code": 0, "output": "in.\n"}
-        assert error(late) == "timed out after 0.5 s: no output"
+        assert error(timed_out) == "timed out after 0.5 s: no output"
         assert root.processes() == []
 
 
 class TestOutput:  # F21
-    async def test_a_failure_shows_the_last_256_bytes(self, app: App, root: Root) -> None:
+    async def test_error_shows_the_last_256_bytes_of_output(self, app: App, root: Root) -> None:
         script = root.script("break", 'i=0; while [ $i -lt 500 ]; do echo "line $i"; i=$((i+1)); done; exit 3')
         job = await execute(app, root.args(script))
         assert job.state is State.FAILED
@@ -204,15 +206,15 @@ class TestOutput:  # F21
         assert error(job).endswith("line 499")
         assert len(error(job)) == len("exit 3: ") + 256
 
-    async def test_a_failure_is_tried_again(self, app: App, root: Root) -> None:
+    async def test_failed_program_is_retried(self, app: App, root: Root) -> None:
         job = await execute(app, root.args(root.script("break", "exit 7")), max_attempts=2)
         assert (job.state, error(job)) == (State.RETRYABLE, "exit 7: no output")
 
-    async def test_a_signal_has_a_name(self, app: App, root: Root) -> None:
+    async def test_error_names_the_signal(self, app: App, root: Root) -> None:
         job = await execute(app, root.args(root.script("die", "echo last words; kill -9 $$")))
         assert error(job) == "killed by SIGKILL: last words"
 
-    async def test_only_the_end_of_a_flood_is_kept(self, app: App, root: Root) -> None:
+    async def test_only_the_end_of_large_output_is_kept(self, app: App, root: Root) -> None:
         flood = root.script("flood", "head -c 50000000 /dev/zero | tr '\\0' 'x'; echo; echo end")
         before = psutil.Process().memory_info().rss
         job = await execute(app, root.args(flood))
@@ -221,13 +223,13 @@ class TestOutput:  # F21
         assert job.result["output"].endswith("xxx\nend\n")
         assert psutil.Process().memory_info().rss - before < 30_000_000
 
-    async def test_bytes_that_are_no_text_are_replaced(self, app: App, root: Root) -> None:
+    async def test_invalid_utf8_is_replaced(self, app: App, root: Root) -> None:
         job = await execute(app, root.args(root.script("binary", "printf 'a\\000b\\377c'")))
         assert job.result["output"] == "a\ufffdb\ufffdc"
         job = await execute(app, root.args(root.script("all", "head -c 300000 /dev/urandom")))
         assert job.state is State.COMPLETED, job.errors
 
-    async def test_a_result_fits_where_results_are_to_be_small(self, database_url: str, root: Root) -> None:
+    async def test_output_is_cut_to_the_result_limit(self, database_url: str, root: Root) -> None:
         app = App(database_url)
         add_builtin(app.registry, exec_root=root.path, max_result_bytes=4000)
         job = await execute(app, root.args(root.script("binary", "head -c 5000 /dev/zero")))
@@ -235,11 +237,11 @@ class TestOutput:  # F21
         assert 0 < len(json.dumps(job.result)) < 4000
 
 
-class TestRoot:  # F21: no way out
+class TestRoot:  # F21
     @pytest.fixture
     def outside(self, tmp_path: Path, root: Root) -> Path:
-        """A program beside the root, whose name begins like the root's, and links that lead to it."""
-        outside = tmp_path / "root-beside"
+        """A program outside the root, in a directory whose name starts with the root's, and links to it."""
+        outside = tmp_path / "root-sibling"
         outside.mkdir()
         program = outside / "program"
         program.write_text(f"#!/bin/sh\ntouch {outside}/ran\n")
@@ -252,79 +254,79 @@ class TestRoot:  # F21: no way out
 
     @pytest.mark.parametrize(
         "argv0",
-        ["../root-beside/program", "/bin/true", "./link", "link", "linked", "directory/program", "{outside}/program"],
+        ["../root-sibling/program", "/bin/true", "./link", "link", "linked", "directory/program", "{outside}/program"],
     )
-    async def test_programs_outside_are_refused(self, app: App, root: Root, outside: Path, argv0: str) -> None:
+    async def test_program_outside_the_root_is_rejected(self, app: App, root: Root, outside: Path, argv0: str) -> None:
         name = argv0.format(outside=outside)
         job = await execute(app, root.args(name), max_attempts=5)
-        assert (job.state, error(job)) == (State.FAILED, f"program {name!r} is outside of {root.path}")
+        assert (job.state, error(job)) == (State.FAILED, f"program {name!r} is outside {root.path}")
         assert not (outside / "ran").exists()
 
-    @pytest.mark.parametrize("cwd", ["..", "../root-beside", "/", "directory", "{outside}", "bin/../.."])
-    async def test_directories_outside_are_refused(self, app: App, root: Root, outside: Path, cwd: str) -> None:
+    @pytest.mark.parametrize("cwd", ["..", "../root-sibling", "/", "directory", "{outside}", "bin/../.."])
+    async def test_cwd_outside_the_root_is_rejected(self, app: App, root: Root, outside: Path, cwd: str) -> None:
         where = cwd.format(outside=outside)
         script = root.script("here", "pwd > ran")
         job = await execute(app, root.args(f"{root.path}/{script}", cwd=where), max_attempts=5)
-        assert (job.state, error(job)) == (State.FAILED, f"cwd {where!r} is outside of {root.path}")
+        assert (job.state, error(job)) == (State.FAILED, f"cwd {where!r} is outside {root.path}")
         assert not (outside / "ran").exists()
 
-    async def test_what_is_found_in_path_is_not_found(self, app: App, root: Root) -> None:
+    async def test_program_is_not_looked_up_in_path(self, app: App, root: Root) -> None:
         job = await execute(app, root.args("sh", "-c", "true"))
-        assert error(job) == f"'sh' could not be started: there is no such program in {root.path} or its bin"
+        assert error(job) == f"'sh' could not be started: there is no such program in {root.path} or its bin directory"
 
-    async def test_links_that_stay_inside_are_fine(self, app: App, root: Root, tmp_path: Path) -> None:
+    async def test_links_inside_the_root_are_followed(self, app: App, root: Root, tmp_path: Path) -> None:
         root.script("real/program", "echo $0; pwd")
         (root.path / "short").symlink_to("real/program")
         (root.path / "place").symlink_to(root.path / "real")
         job = await execute(app, root.args(f"{root.path}/short", cwd="place"))
         assert job.result["output"] == f"{root.path}/real/program\n{root.path}/real\n"
-        # The root itself may be named by a link.
+        # The root itself may be a link.
         (tmp_path / "alias").symlink_to(root.path)
         other = App(app.database.url)
         add_builtin(other.registry, exec_root=tmp_path / "alias", max_result_bytes=100_000)
         assert (await execute(other, root.args("./short"))).state is State.COMPLETED
 
-    async def test_what_is_no_program_says_so(self, app: App, root: Root) -> None:
-        (root.path / "data").write_text("no program")
-        assert "make it executable" in error(await execute(app, root.args("./data")))
-        assert "is no program" in error(await execute(app, root.args("./")))
+    async def test_error_says_why_a_path_is_not_a_program(self, app: App, root: Root) -> None:
+        (root.path / "data").write_text("not a program")
+        assert "run chmod +x" in error(await execute(app, root.args("./data")))
+        assert "is not an executable file" in error(await execute(app, root.args("./")))
         assert "there is no such program" in error(await execute(app, root.args("./nothing")))
         assert "cwd 'nowhere': No such file" in error(await execute(app, root.args("./data", cwd="nowhere")))
 
     @pytest.mark.parametrize(
-        ("args", "says"),
+        ("args", "message"),
         [
-            ({"argv": []}, "argv names no program"),
-            ({"argv": [""]}, "argv names no program"),
-            ({"argv": ["x"], "timeout_s": 0}, "timeout_s is how many seconds"),
-            ({"argv": ["x"], "timeout_s": -1}, "timeout_s is how many seconds"),
+            ({"argv": []}, "argv contains no program"),
+            ({"argv": [""]}, "argv contains no program"),
+            ({"argv": ["x"], "timeout_s": 0}, "timeout_s must be a number of seconds"),
+            ({"argv": ["x"], "timeout_s": -1}, "timeout_s must be a number of seconds"),
             ({"argv": ["x"], "env": {"LD_PRELOAD": "/tmp/x.so"}}, "env: LD_PRELOAD may not be set"),
             ({"argv": ["x"], "env": {"PATH": "/tmp"}}, "env: PATH may not be set"),
             ({"argv": ["x"], "env": {"BASH_ENV": "/tmp/x"}}, "env: BASH_ENV may not be set"),
-            ({"argv": ["x"], "env": {"BASH_FUNC_ls%%": "() { id; }"}}, "is no name of a variable"),
-            ({"argv": ["x"], "env": {"A=B": "c"}}, "is no name of a variable"),
-            ({"argv": ["x"], "env": {"": "c"}}, "is no name of a variable"),
+            ({"argv": ["x"], "env": {"BASH_FUNC_ls%%": "() { id; }"}}, "is not a valid variable name"),
+            ({"argv": ["x"], "env": {"A=B": "c"}}, "is not a valid variable name"),
+            ({"argv": ["x"], "env": {"": "c"}}, "is not a valid variable name"),
         ],
     )
-    async def test_what_cannot_be_run_fails_at_once(self, app: App, args: dict[str, Any], says: str) -> None:
+    async def test_invalid_arguments_fail_without_retry(self, app: App, args: dict[str, Any], message: str) -> None:
         job = await execute(app, args, max_attempts=5)
         assert job.state is State.FAILED
-        assert says in error(job)
+        assert message in error(job)
 
-    @pytest.mark.parametrize("name", DECIDES_WHICH_CODE_RUNS)
-    async def test_names_that_decide_which_code_runs_are_refused(self, root: Root, name: str) -> None:
+    @pytest.mark.parametrize("name", FORBIDDEN_VARIABLES)
+    async def test_forbidden_variable_is_rejected(self, root: Root, name: str) -> None:
         commands = Commands(root.path, max_result_bytes=1000)
         with pytest.raises(Fail, match=f"env: {name} may not be set"):
             await commands.cmd_exec(**root.args(root.script("run", "touch ran"), env={name: "x"}))
         assert not root.note("ran")()
 
-    async def test_other_names_reach_the_program(self, app: App, root: Root) -> None:
-        job = await execute(app, root.args(root.script("look", "env"), env=dict.fromkeys(HARMLESS, "as told")))
+    async def test_allowed_variables_reach_the_program(self, app: App, root: Root) -> None:
+        job = await execute(app, root.args(root.script("look", "env"), env=dict.fromkeys(ALLOWED_VARIABLES, "value")))
         assert job.state is State.COMPLETED, job.errors
         seen = job.result["output"].splitlines()
-        assert [name for name in HARMLESS if f"{name}=as told" not in seen] == []
+        assert [name for name in ALLOWED_VARIABLES if f"{name}=value" not in seen] == []
 
-    async def test_tar_is_told_no_options(self, app: App, root: Root) -> None:
+    async def test_tar_options_cannot_be_injected(self, app: App, root: Root) -> None:
         tar = root.script("backup", "tar -cf /dev/null backup")
         options = "--checkpoint=1 --checkpoint-action=exec='touch pwned'"
         job = await execute(app, root.args(tar, env={"TAR_OPTIONS": options}), max_attempts=5)
@@ -335,18 +337,18 @@ class TestRoot:  # F21: no way out
 
 @pytest.fixture(params=FAMILIES.values(), ids=[*FAMILIES])
 def family(request: pytest.FixtureRequest, root: Root) -> str:
-    """A program with a family that lives on unless somebody ends all of it."""
+    """A program whose processes survive unless all of them are killed."""
     return root.script("family", request.param)
 
 
-class TestNothingIsLeft:  # F21: the whole process group is killed
-    async def test_after_a_timeout(self, app: App, root: Root, family: str) -> None:
+class TestNoProcessIsLeft:  # F21
+    async def test_timeout_leaves_no_process(self, app: App, root: Root, family: str) -> None:
         job = await execute(app, root.args(family, timeout_s=2))
         assert root.note("runs")()
         assert (job.state, error(job)[:19]) == (State.FAILED, "timed out after 2 s")
         assert root.processes() == []
 
-    async def test_after_a_cancel(self, app: App, root: Root, family: str) -> None:
+    async def test_cancel_leaves_no_process(self, app: App, root: Root, family: str) -> None:
         async with app, working(app):
             job = await app.enqueue("cmd_exec", root.args(family))
             await eventually(root.note("runs"))
@@ -356,7 +358,9 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
 
     @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
     @pytest.mark.parametrize("how", ["timeout", "cancel"])
-    async def test_though_a_forked_process_holds_the_pipe(self, app: App, root: Root, family: str, how: str) -> None:
+    async def test_forked_process_with_the_pipe_leaves_no_process(
+        self, app: App, root: Root, family: str, how: str
+    ) -> None:
         async with app, working(app):
             limit_s = 3 if how == "timeout" else 600
             job = await app.enqueue("cmd_exec", root.args(family, timeout_s=limit_s), max_attempts=1)
@@ -368,50 +372,50 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
                 await eventually(lambda: is_state(app, job.id, ended))
                 assert root.processes() == []
 
-    async def test_after_a_normal_end(self, app: App, root: Root) -> None:
+    async def test_normal_end_leaves_no_process(self, app: App, root: Root) -> None:
         script = root.script("leave", "sleep 3600 & setsid sleep 3600 & (setsid sleep 3600 &) ; echo bye")
         job = await execute(app, root.args(script, timeout_s=60))
         assert job.result == {"exit_code": 0, "output": "bye\n"}
         assert root.processes() == []
 
-    async def test_after_the_jobs_own_timeout(self, app: App, root: Root) -> None:
+    async def test_job_timeout_leaves_no_process(self, app: App, root: Root) -> None:
         job = await execute(app, root.args(root.script("family", FAMILIES["grandchild"])), timeout="2s")
         assert error(job) == "HandlerTimeout: timed out after 2 s"
         assert root.processes() == []
 
-    async def test_when_the_lease_is_lost(self, app: App, root: Root, session: Session) -> None:
+    async def test_lost_lease_leaves_no_process(self, app: App, root: Root, session: Session) -> None:
         async with app, working(app):
             await app.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["grandchild"])))
             await eventually(root.note("runs"))
             await session.connection.execute("DELETE FROM awa.running")
             await eventually(lambda: root.processes() == [])
 
-    async def test_when_the_worker_does_not_wait_any_longer(self, app: App, root: Root) -> None:  # F19
+    async def test_second_stop_leaves_no_process(self, app: App, root: Root) -> None:  # F19
         async with app:
             async with working(app) as worker:
                 job = await app.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["deaf"])))
                 await eventually(root.note("runs"))
                 worker.stop()
                 worker.stop()
-            given_back = await app.get(job.id)
-            assert (given_back.state, given_back.attempt) == (State.AVAILABLE, 0)
+            released = await app.get(job.id)
+            assert (released.state, released.attempt) == (State.AVAILABLE, 0)
             assert root.processes() == []
 
-    async def test_a_worker_that_stops_waits_for_it(self, app: App, root: Root) -> None:  # F19
+    async def test_stopping_worker_waits_for_the_command(self, app: App, root: Root) -> None:  # F19
         async with app:
             async with working(app):
-                script = root.script("patient", "touch runs; sleep 1; echo done")
+                script = root.script("slow", "touch runs; sleep 1; echo done")
                 job = await app.enqueue("cmd_exec", root.args(script))
                 await eventually(root.note("runs"))
             assert (await app.get(job.id)).result == {"exit_code": 0, "output": "done\n"}
 
-    async def test_a_command_may_end_by_itself_when_it_is_told_to(self, app: App, root: Root) -> None:
-        script = root.script("polite", "trap 'touch told; exit 0' TERM; touch runs; while :; do sleep 0.05; done")
+    async def test_command_receives_sigterm_first(self, app: App, root: Root) -> None:
+        script = root.script("polite", "trap 'touch terminated; exit 0' TERM; touch runs; while :; do sleep 0.05; done")
         job = await execute(app, root.args(script, timeout_s=1))
         assert error(job).startswith("timed out")
-        assert root.note("told")()
+        assert root.note("terminated")()
 
-    async def test_a_keeper_that_is_killed_takes_its_command_along(self, app: App, root: Root) -> None:
+    async def test_killed_command_runner_ends_its_command(self, app: App, root: Root) -> None:
         async with app, working(app):
             job = await app.enqueue("cmd_exec", root.args(root.script("family", FAMILIES["child"])), max_attempts=1)
             await eventually(root.note("runs"))
@@ -421,23 +425,23 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
             assert command_runner.__file__ in parent.cmdline()
             os.kill(parent.pid, 9)
             await eventually(lambda: is_state(app, job.id, State.FAILED))
-            assert error(await app.get(job.id)) == "the command's keeper was ended: no output"
+            assert error(await app.get(job.id)) == "the command runner was killed: no output"
             await eventually(lambda: root.processes() == [])
 
-    def test_a_worker_that_changes_its_mind_early_starts_nothing(self, root: Root) -> None:
-        with keeping(root, worker=os.getpid(), then=command_runner.STOP) as process:
+    def test_early_stop_starts_no_command(self, root: Root) -> None:
+        with running_command_runner(root, worker_pid=os.getpid(), then=command_runner.STOP) as process:
             assert process.wait(30) == 0
         assert not root.note("ran")()
 
-    @pytest.mark.parametrize("said", ["all", "half", "nothing"])
-    def test_a_worker_that_is_gone_early_starts_nothing(self, root: Root, said: str) -> None:
-        with keeping(
-            root, worker=os.getppid(), said=said
-        ) as process:  # the pipe stays open, as a forked process has it
+    @pytest.mark.parametrize("sent", ["all", "half", "nothing"])
+    def test_dead_worker_starts_no_command(self, root: Root, sent: str) -> None:
+        with running_command_runner(
+            root, worker_pid=os.getppid(), sent=sent
+        ) as process:  # the pipe stays open, as in a forked process
             assert process.wait(30) == 0
         assert not root.note("ran")()
 
-    async def test_many_at_once(self, app: App, root: Root) -> None:
+    async def test_many_commands_run_at_once(self, app: App, root: Root) -> None:
         script = root.script("quick", "echo $1")
         async with app:
             jobs = await app.enqueue_many(app.new("cmd_exec", root.args(script, str(n))) for n in range(30))
@@ -448,7 +452,7 @@ class TestNothingIsLeft:  # F21: the whole process group is killed
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """A process that has all that this one has open, as a handler makes one with multiprocessing."""
+    """A process that inherited all open files, as a handler creates with multiprocessing."""
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
     process.start()
     try:
@@ -460,18 +464,22 @@ def forked() -> Iterator[None]:
 
 
 @contextmanager
-def keeping(root: Root, *, worker: int, said: str = "all", then: bytes = b"") -> "Iterator[subprocess.Popen[bytes]]":
-    """A keeper that has been told so much, and whose standard input stays open."""
+def running_command_runner(
+    root: Root, *, worker_pid: int, sent: str = "all", then: bytes = b""
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Start a command runner, send it all or a part of a request, and keep its standard input open."""
     argv = [root.script("run", "touch ran; exec sleep 3600")]
     env = {MARK: root.mark}
-    orders = json.dumps({"root": str(root.path), "argv": argv, "env": env, "cwd": None, "stdin": None}).encode() + b"\n"
+    request = (
+        json.dumps({"root": str(root.path), "argv": argv, "env": env, "cwd": None, "stdin": None}).encode() + b"\n"
+    )
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", command_runner.__file__, str(worker)],
+        [sys.executable, "-I", "-S", command_runner.__file__, str(worker_pid)],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdin is not None
-        process.stdin.write({"all": orders, "half": orders[:20], "nothing": b""}[said] + then)
+        process.stdin.write({"all": request, "half": request[:20], "nothing": b""}[sent] + then)
         process.stdin.flush()
         try:
             yield process
