@@ -1,4 +1,4 @@
-"""Durations as people write them: "250ms", "30s", "10m", "1h30m", "7d", or a number of seconds."""
+"""Parse and format durations such as "250ms", "30s", "10m", "1h30m", "7d", or a number of seconds."""
 
 import math
 import re
@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def parse(value: Duration) -> timedelta:
-    """The duration that `value` writes, rounded to the microsecond, or InvalidDuration."""
+    """Return the duration, rounded to microseconds, or raise InvalidDuration."""
     try:
         duration = _read(value)
     except OverflowError:
@@ -37,7 +37,7 @@ def parse(value: Duration) -> timedelta:
 
 
 def text(value: timedelta) -> str:
-    """The short form that `parse` reads back exactly: "1h30m", "250ms", "7d", "0s"."""
+    """Return the short form, which `parse` reads back exactly: "1h30m", "250ms", "7d", "0s"."""
     if value < timedelta(0):
         return f"-{text(-value)}"
     minutes, seconds = divmod(value.seconds, 60)
@@ -66,11 +66,11 @@ def _read(value: object) -> timedelta | None:
             return None
 
 
-def _read_text(written: str) -> timedelta | None:
-    if _SECONDS.fullmatch(written):
-        return _microseconds(Decimal(written) * _UNITS_US["s"])
-    parts = _PARTS.fullmatch(written)
-    if not written or parts is None:
+def _read_text(text: str) -> timedelta | None:
+    if _SECONDS.fullmatch(text):
+        return _microseconds(Decimal(text) * _UNITS_US["s"])
+    parts = _PARTS.fullmatch(text)
+    if not text or parts is None:
         return None
     return _microseconds(
         sum(
@@ -95,6 +95,6 @@ def _show(value: object) -> str:
         return text(value)
     try:
         shown = repr(value)
-    except ValueError:  # Python refuses to print integers of more than 4,300 digits.
+    except ValueError:  # Python does not print integers of more than 4,300 digits
         return "that number"
     return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"

@@ -1,47 +1,47 @@
-"""Everything that awa raises on purpose.
+"""The errors that awa raises.
 
 AwaError
-├── ConfigError             a setting that cannot work
-│   └── SessionNotKept      a pooler stands where a session of one's own is needed: set AWA_DIRECT_URL
+├── ConfigError             an invalid setting or declaration
+│   └── SessionNotKept      a pooler is in the way of a session: set AWA_DIRECT_URL
 ├── InvalidDuration         not a duration: "10 parsecs"
-├── InvalidJob              a job that cannot be enqueued: its name, arguments, options
+├── InvalidJob              a job that cannot be enqueued: its kind, arguments or options are wrong
 │   └── InvalidArguments    arguments that do not fit the handler's signature
 ├── InvalidSchedule         a cron expression or timezone that cannot fire
 ├── UnknownKind             no handler is registered under that name
 ├── UnknownSchedule         no cron schedule of that name
-├── UnknownQueue            no queue of that name: neither settings nor jobs
-├── UnknownRateLimit        no rate limit of that name: set it first
+├── UnknownQueue            no queue of that name has settings or jobs
+├── UnknownRateLimit        no rate limit of that name: create it with `awa rate set`
 ├── UnknownWorker           no worker of that name, or more than one
 ├── UnknownRoute            no route has that pattern
-├── JobNotFound             no job has that id (any more)
+├── JobNotFound             no job has that id, or it was deleted after its retention
 ├── JobFailed               the awaited job ended without a result
-│   └── JobCancelled        … because somebody cancelled it
+│   └── JobCancelled        … because it was cancelled
 ├── ResultTimeout           the awaited job did not end in time
-├── HandlerStopped          a handler in a thread goes on to wait, though it has been told to stop
-├── SchemaError             the database's schema is not the one this program needs
-│   ├── SchemaMissing       it was never migrated, or is older: run `awa migrate`
-│   └── SchemaTooNew        it is newer than this program: upgrade the program
+├── HandlerStopped          a handler in a thread waits for something although it was told to stop
+├── SchemaError             the database's schema does not fit this version of awa
+│   ├── SchemaMissing       it does not exist or is older: run `awa migrate`
+│   └── SchemaTooNew        it is newer: upgrade awa
 ├── DatabaseUnavailable     the database cannot be reached
-├── NotPermitted            the login lacks a right: make it a member of one of awa's roles
+├── NotPermitted            the login lacks a privilege: GRANT it one of awa's roles
 ├── AppNotFound             APP does not name an awa.App
 └── EmbeddedError           the embedded PostgreSQL cannot start
 """
 
 
 class AwaError(Exception):
-    """The root of every error that awa raises on purpose."""
+    """The base class of all errors of awa."""
 
 
 class ConfigError(AwaError, ValueError):
-    """A setting that cannot work."""
+    """An invalid setting or declaration."""
 
 
 class SessionNotKept(ConfigError):
-    """A transaction pooler stands where a session of one's own is needed."""
+    """A connection that needs its own session goes through a transaction pooler."""
 
 
 class InvalidDuration(AwaError, ValueError):
-    """A value that does not read as a duration."""
+    """A value that is not a duration."""
 
 
 class InvalidJob(AwaError, ValueError):
@@ -73,7 +73,7 @@ class UnknownRateLimit(AwaError, LookupError):
 
 
 class UnknownWorker(AwaError, LookupError):
-    """No worker of the registry has that name, or more than one."""
+    """No worker has that name, or more than one."""
 
 
 class UnknownRoute(AwaError, LookupError):
@@ -81,7 +81,7 @@ class UnknownRoute(AwaError, LookupError):
 
 
 class JobNotFound(AwaError, LookupError):
-    """No job has that id (any more)."""
+    """No job has that id, or it was deleted after its retention."""
 
 
 class JobFailed(AwaError):
@@ -97,19 +97,19 @@ class ResultTimeout(AwaError, TimeoutError):
 
 
 class HandlerStopped(AwaError):
-    """A handler was told to stop: there is no point in waiting for anything."""
+    """A handler in a thread waits for something although it was told to stop."""
 
 
 class SchemaError(AwaError):
-    """The database's schema is not the one that this program needs."""
+    """The database's schema does not fit this version of awa."""
 
 
 class SchemaMissing(SchemaError):
-    """The schema was never migrated, or is older than this program."""
+    """The schema does not exist, or is older than this version of awa."""
 
 
 class SchemaTooNew(SchemaError):
-    """The schema is newer than this program."""
+    """The schema is newer than this version of awa."""
 
 
 class DatabaseUnavailable(AwaError):
@@ -117,7 +117,7 @@ class DatabaseUnavailable(AwaError):
 
 
 class NotPermitted(AwaError):
-    """The login lacks a right that one of awa's roles has."""
+    """The login lacks a privilege that one of awa's roles has."""
 
 
 class AppNotFound(AwaError):

@@ -1,4 +1,4 @@
-"""APP on a command line: `module:attribute` becomes the App that it names."""
+"""Load the App that `module:attribute` names on a command line."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ logger = logging.getLogger("awa.loading")
 
 
 def load_app(spec: str) -> App:
-    """The App that `module:attribute` names; modules of the working directory are found too."""
+    """Return the App that `module:attribute` names. Modules in the working directory are found, too."""
     module_name, colon, attribute = spec.partition(":")
     if not (module_name and colon and attribute):
         raise AppNotFound(f'APP "{spec}": write module:attribute, such as tasks:app')
@@ -32,7 +32,7 @@ def _import(spec: str, name: str) -> ModuleType:
     try:
         return import_module(name)
     except AwaError:
-        raise  # says itself what is wrong with the app
+        raise  # its message says what is wrong with the app
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise AppNotFound(f'APP "{spec}": there is no module "{error.name}" here or on PYTHONPATH') from None
@@ -43,16 +43,16 @@ def _import(spec: str, name: str) -> ModuleType:
 
 def _failed(spec: str, name: str, error: BaseException) -> AppNotFound:
     logger.debug("importing %s failed", name, exc_info=error)
-    return AppNotFound(f'APP "{spec}": importing "{name}" failed at {_place(error)}: {describe_chain(error)}')
+    return AppNotFound(f'APP "{spec}": importing "{name}" failed at {_location(error)}: {describe_chain(error)}')
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}"
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return "its start" if trace is None else f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+    return "an unknown line" if trace is None else f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
 
 
 def _find(spec: str, module: ModuleType, attribute: str) -> App:
@@ -69,4 +69,4 @@ def _hint(module: ModuleType, attribute: str) -> str:
     apps = [name for name, value in vars(module).items() if isinstance(value, App)]
     if apps:
         return f"did you mean {module.__name__}:{(get_close_matches(attribute, apps) or apps)[0]}?"
-    return "it has no awa.App at all"
+    return "it has no awa.App"

@@ -1,8 +1,8 @@
-"""Tokens of named rate limits, as one process asks for them.
+"""Wait for tokens of named rate limits.
 
-A token is taken before it is there: the answer says how long to wait for it, and whoever has waited goes on without
-asking again. So the rate is exact however late somebody wakes up. Those of a process who wait for the same limit stand
-in one line, ask together, and are served in their order.
+A token is booked before it is available: the database answers how long to wait for it, and the caller goes on after
+that wait without asking again. So the rate is exact even if a caller wakes up late. The callers of a process that wait
+for the same limit form one line: they request tokens together and are served in order.
 """
 
 import asyncio
@@ -27,185 +27,191 @@ from awa_py.store.rate_limits import TokenGrant, take_tokens
 from awa_py.store.session import Session
 from awa_py.text import describe
 
-logger = logging.getLogger("awa.limiter")
+logger = logging.getLogger("awa.rate_limiter")
 
-LONGEST_S = 60.0  # between an ask with a max_wait and the token that it is promised, and between two asks
-SOONEST_S = 1.0  # between two asks
-# So far ahead tokens are taken by those who would wait for ever: what a worker that dies leaves unused. It is more only
-# where others, who reach further, would be before them each time.
-AHEAD_S = 10.0
-MOST = 1000  # callers who ask together
+MAX_HORIZON_S = 60.0  # a caller with a max_wait books tokens at most this far ahead
+# Callers without a max_wait book tokens this far ahead, which is what a worker that dies leaves unused. They book
+# further ahead only if other callers, who do so, would be served before them each time.
+DEFAULT_HORIZON_S = 10.0
+MIN_RETRY_S = 1.0  # between two requests
+MAX_RETRY_S = 60.0
+MAX_CALLERS = 1000  # in a request
 
-# Asks for (name, tokens each, callers, patience in seconds).
-Ask: TypeAlias = Callable[[str, int, int, float], Awaitable[TokenGrant]]
+# Takes (name, tokens of each caller, callers, max_wait_s).
+RequestTokens: TypeAlias = Callable[[str, int, int, float], Awaitable[TokenGrant]]
 
 
 @dataclass(eq=False, slots=True)
 class _Caller:
     tokens: int
-    # When the tokens are there, on this process's clock.
-    due: "asyncio.Future[float]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    # When the tokens are available, on this process's clock.
+    available_at: "asyncio.Future[float]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class RateLimiter:
-    """Waits for tokens on behalf of whoever needs them in this process."""
+    """Waits for tokens on behalf of the handlers of this process."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, request: RequestTokens) -> None:
         self.loop = asyncio.get_running_loop()
-        self._ask = ask
+        self._request = request
         self._lines: dict[str, deque[_Caller]] = {}
-        self._serving: set[asyncio.Task[None]] = set()
-        self._leaving = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
 
     async def take(self, name: str, tokens: int = 1, max_wait: timedelta | None = None) -> None:
-        """Returns once the tokens are there; raises RateLimited where that would take longer than `max_wait`."""
+        """Return when the tokens are available, or raise RateLimited if that takes longer than `max_wait`."""
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
-            raise ValueError(f"rate limit {name!r}: tokens is a number from 1 on, not {tokens!r}")
+            raise ValueError(f"rate limit {name!r}: tokens is a number from 1, not {tokens!r}")
         if max_wait is None:
-            due = await self._stand_in_line(name, tokens)
+            available_at = await self._take_in_line(name, tokens)
         else:
-            due = await self._ask_alone(name, tokens, max_wait.total_seconds())
-        await _until(due)
+            available_at = await self._take_alone(name, tokens, max_wait.total_seconds())
+        await _sleep_until(available_at)
 
-    def give_up(self) -> None:
-        """From now on nobody waits who was told to come again: they get RateLimited."""
-        self._leaving.set()
+    def stop_retrying(self) -> None:
+        """Raise RateLimited from now on for callers that would have to request again."""
+        self._stopping.set()
 
     async def close(self) -> None:
-        """Ends all asking; whoever stands in line is cancelled."""
-        await cancel_and_wait(*self._serving)
-        for line in self._lines.values():  # of those who were cancelled before they began
-            _end(line)
+        """Stop all requests, and cancel the callers that wait."""
+        await cancel_and_wait(*self._tasks)
+        for line in self._lines.values():  # of tasks that were cancelled before they started
+            _cancel_all(line)
         self._lines.clear()
 
-    async def _ask_alone(self, name: str, tokens: int, max_wait_s: float) -> float:
-        """Not in the line, since those in front would make it wait for its answer."""
-        gives_up_at = time.monotonic() + max_wait_s
+    async def _take_alone(self, name: str, tokens: int, max_wait_s: float) -> float:
+        """Request tokens outside the line: the callers in front would delay the answer beyond `max_wait_s`."""
+        deadline = time.monotonic() + max_wait_s
         while True:
-            left_s = max(0.0, gives_up_at - time.monotonic())
-            patience_s = min(left_s, LONGEST_S)
-            taken = await self._ask(name, tokens, 1, patience_s)
-            if taken.waits_s:
-                return time.monotonic() + taken.waits_s[0]
-            if taken.fastest_s > min(max_wait_s, LONGEST_S):
-                raise _never(name, tokens, taken.fastest_s, min(max_wait_s, LONGEST_S))
-            again_s = _again_s(taken.next_s - patience_s)
-            if taken.next_s > left_s or await self._left_within(again_s):
-                raise RateLimited(name, again_s)
+            left_s = max(0.0, deadline - time.monotonic())
+            horizon_s = min(left_s, MAX_HORIZON_S)
+            grant = await self._request(name, tokens, 1, horizon_s)
+            if grant.waits_s:
+                return time.monotonic() + grant.waits_s[0]
+            if grant.fastest_s > min(max_wait_s, MAX_HORIZON_S):
+                raise _impossible(name, tokens, grant.fastest_s, min(max_wait_s, MAX_HORIZON_S))
+            retry_s = _retry_s(grant.next_s - horizon_s)
+            if grant.next_s > left_s or await self._stopped_within(retry_s):
+                raise RateLimited(name, retry_s)
 
-    async def _stand_in_line(self, name: str, tokens: int) -> float:
+    async def _take_in_line(self, name: str, tokens: int) -> float:
         caller = _Caller(tokens)
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = deque()
-            serving = asyncio.create_task(self._serve(name, line))
-            self._serving.add(serving)
-            serving.add_done_callback(self._serving.discard)
+            task = asyncio.create_task(self._serve(name, line))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         line.append(caller)
-        return await caller.due
+        return await caller.available_at
 
     async def _serve(self, name: str, line: deque[_Caller]) -> None:
-        """Asks for those in line until nobody is left."""
-        patience_s = AHEAD_S
+        """Request tokens for the callers in line until it is empty."""
+        horizon_s = DEFAULT_HORIZON_S
         try:
-            while batch := _first_of(line):
+            while batch := _next_batch(line):
                 tokens = batch[0].tokens
                 try:
-                    taken = await self._ask(name, tokens, len(batch), patience_s)
+                    grant = await self._request(name, tokens, len(batch), horizon_s)
                     now = time.monotonic()
-                    for wait_s in taken.waits_s:
-                        _tell(line.popleft(), now + wait_s)
-                    refused = batch[len(taken.waits_s) :]
-                    if refused and taken.fastest_s > LONGEST_S:
-                        raise _never(name, tokens, taken.fastest_s, LONGEST_S)
-                    asked_s, patience_s = patience_s, _next_patience_s(patience_s, taken)
-                    short_s = taken.next_s - max(asked_s, patience_s)
-                    if refused and short_s > 0 and await self._left_within(again_s := _again_s(short_s)):
-                        raise RateLimited(name, again_s)
-                except Exception as error:  # whatever it is, it is the callers'
+                    for wait_s in grant.waits_s:
+                        _answer(line.popleft(), now + wait_s)
+                    refused = batch[len(grant.waits_s) :]
+                    if refused and grant.fastest_s > MAX_HORIZON_S:
+                        raise _impossible(name, tokens, grant.fastest_s, MAX_HORIZON_S)
+                    requested_s, horizon_s = horizon_s, _next_horizon_s(horizon_s, grant)
+                    short_s = grant.next_s - max(requested_s, horizon_s)
+                    if refused and short_s > 0 and await self._stopped_within(retry_s := _retry_s(short_s)):
+                        raise RateLimited(name, retry_s)
+                except Exception as error:  # all errors go to the callers
                     for caller in batch:
                         if line and line[0] is caller:
                             line.popleft()
-                            _tell(caller, error)
+                            _answer(caller, error)
         finally:
             del self._lines[name]
-            _end(line)  # only where this task was cancelled is somebody left
+            _cancel_all(line)  # not empty only if this task was cancelled
 
-    async def _left_within(self, seconds: float) -> bool:
-        """Waits, and a little more, so that no process always asks right before another. True: it is time to leave."""
-        return await wait_for_event(self._leaving, seconds + random.random() * SOONEST_S)
+    async def _stopped_within(self, seconds: float) -> bool:
+        """Wait, plus a random delay so that no process always requests right before another. True means: stop."""
+        return await wait_for_event(self._stopping, seconds + random.random() * MIN_RETRY_S)
 
 
-def request_tokens_over(link: ReconnectingConnection, schema: Schema) -> Ask:
-    """Asks over one connection, one at a time, for as long as it takes to reach the database."""
-    turn = asyncio.Lock()
+def request_tokens_over(connection: ReconnectingConnection, schema: Schema) -> RequestTokens:
+    """Return a function that requests tokens over one connection, one request at a time.
 
-    async def ask(name: str, tokens: int, callers: int, patience_s: float) -> TokenGrant:
-        async with turn:
+    It tries again while the database cannot be reached.
+    """
+    lock = asyncio.Lock()
+
+    async def request(name: str, tokens: int, callers: int, max_wait_s: float) -> TokenGrant:
+        async with lock:
             while True:
-                session = Session(await link.get(), schema)
+                session = Session(await connection.get(), schema)
                 try:
-                    return await take_tokens(session, name, tokens=tokens, callers=callers, max_wait_s=patience_s)
+                    return await take_tokens(session, name, tokens=tokens, callers=callers, max_wait_s=max_wait_s)
                 except CONNECTION_LOST as error:
-                    logger.debug('rate limit "%s": asking again: %s', name, describe(error))
-                    link.drop()
+                    logger.debug('rate limit "%s": requesting tokens again: %s', name, describe(error))
+                    connection.drop()
 
-    return ask
+    return request
 
 
-def _first_of(line: deque[_Caller]) -> list[_Caller]:
-    """Those in front who want the same number of tokens. Whoever was cancelled meanwhile leaves the line."""
-    while line and line[0].due.done():
+def _next_batch(line: deque[_Caller]) -> list[_Caller]:
+    """Return the first callers, as long as they want the same number of tokens. Drop callers that were cancelled."""
+    while line and line[0].available_at.done():
         line.popleft()
     if not line:
         return []
-    return list(islice(takewhile(lambda caller: caller.tokens == line[0].tokens and not caller.due.done(), line), MOST))
+    tokens = line[0].tokens
+    alike = takewhile(lambda caller: caller.tokens == tokens and not caller.available_at.done(), line)
+    return list(islice(alike, MAX_CALLERS))
 
 
-def _next_patience_s(patience_s: float, taken: TokenGrant) -> float:
-    """How far ahead a line asks next. Further, once not even the first of it was served.
+def _next_horizon_s(horizon_s: float, grant: TokenGrant) -> float:
+    """Return how far ahead a line books next: further if not even its first caller was served.
 
-    Lines alone leave no more than AHEAD_S promised, and each has its turn. Where the next token is much further away,
-    it was taken by those with a max_wait, who reach up to LONGEST_S ahead and come and go: nobody in line would ever be
-    served. So it reaches further than all of them.
+    Lines alone book at most DEFAULT_HORIZON_S ahead, and each is served in turn. If the next token is much further
+    away, it was booked by callers with a max_wait. They reach up to MAX_HORIZON_S ahead, and new ones keep coming: no
+    caller in line would ever be served. So the line reaches further than all of them.
     """
-    if taken.waits_s:
-        return AHEAD_S
-    furthest_s = taken.fastest_s + LONGEST_S + AHEAD_S
-    if taken.next_s > patience_s + AHEAD_S or taken.fastest_s > patience_s:
+    if grant.waits_s:
+        return DEFAULT_HORIZON_S
+    furthest_s = grant.fastest_s + MAX_HORIZON_S + DEFAULT_HORIZON_S
+    if grant.next_s > horizon_s + DEFAULT_HORIZON_S or grant.fastest_s > horizon_s:
         return furthest_s
-    return min(furthest_s, patience_s + SOONEST_S)  # somebody was faster: the longer it goes on, the less so
+    return min(furthest_s, horizon_s + MIN_RETRY_S)  # another line was faster: reach further with each refusal
 
 
-def _end(line: deque[_Caller]) -> None:
+def _cancel_all(line: deque[_Caller]) -> None:
     for caller in line:
-        caller.due.cancel()
+        caller.available_at.cancel()
 
 
-def _tell(caller: _Caller, answer: float | Exception) -> None:
-    if caller.due.done():  # what was taken for it is lost
+def _answer(caller: _Caller, answer: float | Exception) -> None:
+    if caller.available_at.done():  # it was cancelled, and its tokens are lost
         return
     if isinstance(answer, Exception):
-        caller.due.set_exception(answer)
+        caller.available_at.set_exception(answer)
     else:
-        caller.due.set_result(answer)
+        caller.available_at.set_result(answer)
 
 
-async def _until(due: float) -> None:
-    while True:  # an event loop's own clock may be a little ahead
-        left_s = due - time.monotonic()
+async def _sleep_until(moment: float) -> None:
+    while True:  # the event loop's clock may be a little ahead
+        left_s = moment - time.monotonic()
         if left_s <= 0:
             return
         await asyncio.sleep(left_s)
 
 
-def _again_s(seconds: float) -> float:
-    return min(LONGEST_S, max(SOONEST_S, seconds))
+def _retry_s(seconds: float) -> float:
+    return min(MAX_RETRY_S, max(MIN_RETRY_S, seconds))
 
 
-def _never(name: str, tokens: int, fastest_s: float, patience_s: float) -> ConfigError:
-    fastest, patience = (durations.text(timedelta(seconds=round(s, 3))) for s in (fastest_s, patience_s))
+def _impossible(name: str, tokens: int, fastest_s: float, max_wait_s: float) -> ConfigError:
+    fastest, max_wait = (durations.text(timedelta(seconds=round(s, 3))) for s in (fastest_s, max_wait_s))
     return ConfigError(
-        f'rate limit "{name}": {tokens} tokens at once take {fastest} even where the bucket is full, and never come '
-        f"within {patience}: ask for fewer, or set a larger burst"
+        f'rate limit "{name}": {tokens} tokens at once take {fastest} even if the bucket is full, so they are never '
+        f"available within {max_wait}: ask for fewer, or set a larger burst"
     )

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 from awa_py import durations
 from awa_py.errors import ConfigError, InvalidDuration
 
-logger = logging.getLogger("awa.config")
+logger = logging.getLogger("awa.settings")
 
 DEFAULT_SCHEMA = "awa"
 MAX_PORT = 65535
@@ -167,7 +167,7 @@ def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) 
 
 
 def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the credential that systemd passed with LoadCredential=, or an empty text."""
+    """Return the credential that systemd passed with LoadCredential=, or an empty string."""
     directory = environ.get("CREDENTIALS_DIRECTORY", "")
     try:
         return (Path(directory) / name).read_text(encoding="utf-8").strip() if directory else ""
@@ -183,15 +183,15 @@ def _checked_url(url: str, name: str) -> str:
         raise ConfigError(f"the {name} URL must begin with postgresql://")
     authority = re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]
     hosts = authority.rpartition("@")[2]
-    places = [re.fullmatch(_HOST, host) for host in hosts.split(",")]
-    if authority.count("@") > 1 or not all(place and int(place["port"] or 0) <= MAX_PORT for place in places):
+    matches = [re.fullmatch(_HOST, host) for host in hosts.split(",")]
+    if authority.count("@") > 1 or not all(match and int(match["port"] or 0) <= MAX_PORT for match in matches):
         raise ConfigError(
             f"the {name} URL cannot be parsed: expected postgresql://user:password@host:port/database, with / ? # @ in "
             "a name or a password written as %2F %3F %23 %40"
         )
-    _, asks, query = url.partition("#")[0].partition("?")
+    _, question_mark, query = url.partition("#")[0].partition("?")
     try:
-        parse_qs(query, strict_parsing=bool(asks and query))
+        parse_qs(query, strict_parsing=bool(question_mark and query))
     except ValueError:
         raise ConfigError(
             f"the {name} URL cannot be parsed: expected name=value pairs after its ?, joined by &"

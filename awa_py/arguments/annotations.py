@@ -1,4 +1,4 @@
-"""Reading the annotations of a function or class, also those that cannot be resolved, on every Python from 3.11."""
+"""Read the annotations of functions and classes, even if they cannot be resolved, on Python 3.11 and later."""
 
 import inspect
 import sys
@@ -8,16 +8,16 @@ from typing import Any, get_origin
 
 
 def hints_of(thing: Any) -> dict[str, Any]:
-    """The annotations of a function or class, resolved; one that cannot be resolved stays as written."""
+    """Return the resolved annotations of a function or class. One that cannot be resolved stays as it is written."""
     try:
         return typing.get_type_hints(thing, include_extras=True)
-    except Exception:  # An annotation is any expression, so resolving it can raise anything.
+    except Exception:  # an annotation is any expression, so resolving it can raise anything
         owners = reversed(thing.__mro__) if isinstance(thing, type) else (thing,)
-        return {name: _resolve(hint, owner) for owner in owners for name, hint in _written(owner).items()}
+        return {name: _resolve(hint, owner) for owner in owners for name, hint in _raw_annotations(owner).items()}
 
 
 def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    """What a function or class is called with; its annotations may be impossible to resolve."""
+    """Return the parameters of a function or class, whose annotations may be impossible to resolve."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -26,7 +26,7 @@ def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Param
     return inspect.signature(function).parameters
 
 
-def _written(owner: Any) -> dict[str, Any]:
+def _raw_annotations(owner: Any) -> dict[str, Any]:
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -42,14 +42,14 @@ def _resolve(hint: Any, owner: Any) -> Any:
         is_class = isinstance(owner, type)
         names = vars(sys.modules[owner.__module__]) if is_class else inspect.unwrap(owner).__globals__
         return typing.get_type_hints(probe, globalns=names, include_extras=True)["hint"]
-    except Exception:  # As above.
+    except Exception:  # as above
         return hint
 
 
 def alias_value(alias: Any) -> Any:
     try:
         return alias.__value__
-    except Exception:  # As above: the right side of `type X = …` is evaluated here.
+    except Exception:  # as above: the right side of `type X = …` is evaluated here
         return Any
 
 

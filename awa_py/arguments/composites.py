@@ -1,4 +1,4 @@
-"""The converters that are made of others: arrays, mappings, records and unions, and plain JSON of any kind."""
+"""Converters that contain others: arrays, mappings, records and unions; and the converter for any JSON."""
 
 import json
 from collections import abc
@@ -19,7 +19,7 @@ from awa_py.arguments.converters import (
     wrong_value,
 )
 
-# What is accepted for the annotation, and what its handler gets.
+# For each annotation: the type that is accepted, and the function that makes the value for the handler.
 ARRAYS: dict[type, tuple[type, Callable[[list[Any]], Any]]] = {
     list: (list, list),
     tuple: (tuple, tuple),
@@ -36,7 +36,7 @@ MAPPINGS = frozenset({dict, abc.Mapping, abc.MutableMapping})
 
 
 def _any(value: Any) -> Any:
-    """Plain JSON as it is. Keys are checked since json would turn 1 into "1" and not back."""
+    """Return plain JSON as it is. Keys are checked because json turns 1 into "1" and not back."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -44,20 +44,20 @@ def _any(value: Any) -> Any:
                     f"has a key of type {type(key).__name__}: without an annotation, keys are strings", near=True
                 )
             if type(item) not in JSON_SCALARS:
-                _at(key, _any, item)
+                _convert_part(key, _any, item)
     elif isinstance(value, (list, tuple)):
-        _each(_any, JSON_SCALARS, value)
+        _convert_each(_any, JSON_SCALARS, value)
     return value
 
 
-def _at(part: str | int, convert: Convert, value: Any) -> Any:
+def _convert_part(part: str | int, convert: Convert, value: Any) -> Any:
     try:
         return convert(value)
     except Mismatch as mismatch:
         raise mismatch.inside(part) from None
 
 
-def _each(convert: Convert, plain: frozenset[type], values: Iterable[Any]) -> list[Any]:
+def _convert_each(convert: Convert, plain: frozenset[type], values: Iterable[Any]) -> list[Any]:
     converted: list[Any] = []
     try:
         for value in values:
@@ -78,17 +78,17 @@ def array(cls: Any, item: Converter) -> Converter:
     def dump(value: Any) -> Any:
         if not isinstance(value, accepted) or isinstance(value, (str, bytes, bytearray, Mapping)):
             raise wrong_type(name, value)
-        items = _each(item.dump, item.plain, value)
-        # Equal sets give equal JSON, in every process: a job's uniqueness is judged by it.
+        items = _convert_each(item.dump, item.plain, value)
+        # Equal sets give equal JSON in every process: unique keys depend on it.
         return sorted(items, key=_sortable) if isinstance(value, abc.Set) else items
 
     def load(value: Any) -> Any:
         if type(value) is not list:
             raise wrong_type(name, value)
-        items = _each(item.load, item.plain, value)
+        items = _convert_each(item.load, item.plain, value)
         try:
             return build(items)
-        except TypeError:  # An element of a set that cannot be hashed.
+        except TypeError:  # a set with an element that cannot be hashed
             raise wrong_value(name, value) from None
 
     return Converter(name, dump, load, exact=cls)
@@ -104,7 +104,7 @@ def fixed_tuple(items: list[Converter]) -> Converter:
             raise wrong_type("tuple", value)
         if len(value) != len(items):
             raise Mismatch(f"must have {len(items)} items, not {len(value)}", near=True)
-        return [_at(index, functions[index], part) for index, part in enumerate(value)]
+        return [_convert_part(index, functions[index], part) for index, part in enumerate(value)]
 
     dumps, loads = [item.dump for item in items], [item.load for item in items]
     return Converter(
@@ -122,7 +122,7 @@ def mapping(cls: Any, key: Converter, item: Converter) -> Converter:
         if not isinstance(value, cls):
             raise wrong_type(name, value)
         return {
-            dump_key(part): entry if type(entry) in item.plain else _at(str(part), item.dump, entry)
+            dump_key(part): entry if type(entry) in item.plain else _convert_part(str(part), item.dump, entry)
             for part, entry in value.items()
         }
 
@@ -130,7 +130,7 @@ def mapping(cls: Any, key: Converter, item: Converter) -> Converter:
         if type(value) is not dict:
             raise wrong_type(name, value)
         return {
-            load_key(part): entry if type(entry) in item.plain else _at(part, item.load, entry)
+            load_key(part): entry if type(entry) in item.plain else _convert_part(part, item.load, entry)
             for part, entry in value.items()
         }
 
@@ -168,7 +168,7 @@ def record(
     read: Convert,
     build: Callable[..., Any],
 ) -> Converter:
-    """An object with named parts: a dataclass, a NamedTuple or a TypedDict."""
+    """Return the converter of an object with named fields: a dataclass, a NamedTuple or a TypedDict."""
     name = cls.__name__
     dumps = {field: converter.dump for field, converter in fields.items()}
     loads = {field: converter.load for field, converter in fields.items()}
@@ -180,7 +180,7 @@ def record(
         for field in fields:
             if field in required and field not in parts:
                 raise Mismatch(f'is missing "{field}"', near=True)
-        return {field: _at(field, functions[field], part) for field, part in parts.items()}
+        return {field: _convert_part(field, functions[field], part) for field, part in parts.items()}
 
     def dump(value: Any) -> Any:
         if not accepts(value):
@@ -200,7 +200,7 @@ def record(
 
 
 def optional(converter: Converter) -> Converter:
-    """The same, and None."""
+    """Return a converter that also accepts None."""
     return union([converter, NONE])
 
 
@@ -222,7 +222,7 @@ def union(members: list[Converter]) -> Converter:
             back = reader(encoded) if is_ambiguous else member
             if back is not member:
                 raise Mismatch(
-                    f"is {member.name}, but would come back as {back.name}: annotate it {member.name} alone",
+                    f"is {member.name}, but would be read back as {back.name}: annotate it as {member.name} alone",
                     near=True,
                 )
             return encoded

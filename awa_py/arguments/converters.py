@@ -1,4 +1,4 @@
-"""What a converter is, and the converters of single values: scalars, literals and enumerations."""
+"""The Converter class, and the converters of single values: scalars, literals and enumerations."""
 
 import base64
 import re
@@ -20,15 +20,16 @@ _SHOWN_CHARACTERS = 40
 
 
 class Mismatch(Exception):
-    """A value that does not fit its annotation: what is wrong with it, and where inside the argument."""
+    """A value that does not fit its annotation: the problem, and the path to it inside the argument."""
 
     def __init__(self, problem: str, *, near: bool = False) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.near = near  # the right kind of value with a wrong part: worth more than "must be A or B"
+        self.near = near  # right type, wrong part: a better message than "must be A or B"
         self.path: list[str | int] = []
 
     def inside(self, part: str | int) -> "Mismatch":
+        """Prepend a part to the path."""
         self.path.insert(0, part)
         self.near = True
         return self
@@ -36,7 +37,10 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Both directions for one annotation; values whose type is in `plain` pass through unchanged."""
+    """Converts values of one annotation to JSON (`dump`) and back (`load`).
+
+    Values whose type is in `plain` are the same in JSON, and are not converted. `exact` is the annotated class.
+    """
 
     name: str
     dump: Convert
@@ -46,13 +50,13 @@ class Converter:
 
 
 def show(value: object) -> str:
-    """A value from the code, such as a literal, short enough for a message. What a job carries is never shown."""
+    """Return a short text of a value in the code, e.g. a literal. Never use it for a job's data."""
     shown = f'"{value}"' if isinstance(value, str) else repr(value)
     return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
 
 
 def show_key(key: str) -> str:
-    """A key of a job's data, where it is a plain name: that says where to look. Other keys may be anything."""
+    """Return a key of a job's data if it is an identifier. Other keys may hold secrets."""
     return key if key.isidentifier() and len(key) <= _SHOWN_CHARACTERS else "…"
 
 
@@ -61,7 +65,7 @@ def wrong_type(name: str, value: object) -> Mismatch:
 
 
 def wrong_value(name: str, value: object) -> Mismatch:
-    return Mismatch(f"must be {name}, which this {type(value).__name__} is not", near=True)
+    return Mismatch(f"must be {name}, but this {type(value).__name__} is not valid", near=True)
 
 
 def either(names: list[str]) -> str:
@@ -69,7 +73,7 @@ def either(names: list[str]) -> str:
 
 
 def _native(cls: Any, *, accepts: tuple[Any, ...] = ()) -> Converter:
-    """A type that JSON has itself; one of `accepts` becomes it when loaded."""
+    """Return the converter of a type that JSON has. Types in `accepts` are converted to it when loaded."""
     name = "None" if cls is NoneType else cls.__name__
     bases = (cls, *accepts)
 
@@ -78,7 +82,7 @@ def _native(cls: Any, *, accepts: tuple[Any, ...] = ()) -> Converter:
             return value
         if not isinstance(value, bases) or isinstance(value, bool):
             raise wrong_type(name, value)
-        # A subclass, such as a StrEnum's member, is stored as what it is in JSON.
+        # A subclass, e.g. a member of a StrEnum, is stored as its JSON type.
         return str.__str__(value) if cls is str else int(value) if isinstance(value, int) else float(value)
 
     def load(value: Any) -> Any:
@@ -93,7 +97,7 @@ def _native(cls: Any, *, accepts: tuple[Any, ...] = ()) -> Converter:
 
 
 def text(cls: Any, *, write: Convert, read: Convert, also: tuple[type, ...] = ()) -> Converter:
-    """A type that is a string in JSON; loading takes the JSON types of `also` too."""
+    """Return the converter of a type that is a string in JSON. Loading also accepts the types in `also`."""
     name = cls.__name__
 
     def dump(value: Any) -> Any:
@@ -131,7 +135,7 @@ def _write_time(value: time) -> str:
 
 
 def _write_timedelta(value: timedelta) -> int | float | str:
-    """Seconds as a number; as a decimal string where a float would lose microseconds (centuries)."""
+    """Return seconds as a number, or as a decimal string if a float would lose microseconds (centuries)."""
     microseconds = value // _MICROSECOND
     if microseconds % 1_000_000 == 0:
         return microseconds // 1_000_000

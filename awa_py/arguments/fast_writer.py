@@ -1,4 +1,4 @@
-"""Arguments that are JSON already, written in one step: the ordinary call, and the one that has to be fast."""
+"""A fast path for arguments that are plain JSON scalars: they are written in one step, without conversion."""
 
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
@@ -24,22 +24,22 @@ _WRITERS: dict[type, _Write] = {
 }
 
 
-class PlainWriter:
-    """Writes a call's arguments as compact JSON, where each is a scalar that needs no conversion.
+class FastWriter:
+    """Writes the arguments of a call as compact JSON if each is a scalar that needs no conversion.
 
-    Everything else it leaves to `Signature.dump` and `dumps`, which give the same text more slowly, or say what is
-    wrong.
+    For all other calls `Signature.dump` and `dumps` are used. They return the same text more slowly, or raise an error
+    that says what is wrong.
     """
 
-    def __init__(self, plain: Mapping[str, frozenset[type]], needed: frozenset[str]) -> None:
+    def __init__(self, plain: Mapping[str, frozenset[type]], required: frozenset[str]) -> None:
         self._members = {
             name: (f"{encode_basestring(name)}:", {cls: _WRITERS[cls] for cls in classes})
             for name, classes in plain.items()
         }
-        self._needed = needed
+        self._required = required
 
     def write(self, given: Mapping[str, object], limit: int) -> str | None:
-        """The JSON, at most `limit` bytes; None where this call is not as plain as that."""
+        """Return the JSON, or None if a value needs conversion or the JSON is longer than `limit` bytes."""
         written: list[str] = []
         try:
             for name, value in given.items():
@@ -49,6 +49,10 @@ class PlainWriter:
             size = len(text) if text.isascii() else len(text.encode())
         except (KeyError, ValueError):
             return None
-        if size > limit or "\\u0000" in text or not (len(given) == len(self._members) or self._needed <= given.keys()):
+        if (
+            size > limit
+            or "\\u0000" in text
+            or not (len(given) == len(self._members) or self._required <= given.keys())
+        ):
             return None
         return text

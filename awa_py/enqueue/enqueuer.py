@@ -1,4 +1,4 @@
-"""How new jobs get into the tables: alone, a few in a statement, or many by COPY; and what their enqueuer is told."""
+"""Write new jobs into the tables: one job, a few in a statement, or many by COPY."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,82 +12,85 @@ from awa_py.store.copy import CopiedJobs, copy_jobs
 from awa_py.store.enqueue import Enqueued, can_insert, enqueue_job, enqueue_jobs
 from awa_py.store.session import Session
 
-MANY = 200  # from here on COPY, with its five round trips, is quicker than one statement
-STATEMENT_BYTES = 32 * 1024 * 1024  # of arguments: far more than ordinary jobs have, far less than a message may be
-NOBODY: Mapping[int, Job] = {}
+COPY_MIN_JOBS = 200  # from here on COPY is faster than one statement, despite its five round trips
+MAX_STATEMENT_BYTES = 32 * 1024 * 1024  # of arguments: more than ordinary jobs have, less than a message may be
+NO_JOBS: Mapping[int, Job] = {}
 
-_decode = json.JSONDecoder().raw_decode  # of JSON that PostgreSQL accepted: a third of the work of json.loads
+_decode = json.JSONDecoder().raw_decode  # for JSON that PostgreSQL accepted: a third of the work of json.loads
 
 
 class Enqueuer:
-    """Enqueues the quickest way that a login may: straight into the tables, or by functions that write for it."""
+    """Enqueues jobs in the fastest way that the login's privileges allow: with INSERT and COPY, or by SQL functions."""
 
     def __init__(self) -> None:
-        self._can_insert: dict[str, bool] = {}  # by login: rights are asked for once
+        self._can_insert: dict[str, bool] = {}  # by login: asked once
 
     async def can_insert(self, session: Session) -> bool:
-        """Whether the connection's login may write into the tables."""
+        """Return whether the connection's login may write into the tables."""
         login = getattr(session.connection.get_settings(), "session_authorization", "")
         if login not in self._can_insert:
             self._can_insert[login] = await can_insert(session)
         return self._can_insert[login]
 
     async def enqueue_one(self, session: Session, job: NewJob) -> Job:
-        """Enqueues a job in the transaction that the connection is in, or in one of its own."""
+        """Enqueue a job in the connection's transaction, or in a new one."""
         enqueued = await enqueue_job(session, job, insert_directly=await self.can_insert(session))
-        return enqueued_job(
-            job, enqueued, await job_store.get_jobs(session, [enqueued.id]) if enqueued.can_read_holder else NOBODY
-        )
+        holders = await job_store.get_jobs(session, [enqueued.id]) if enqueued.can_read_holder else NO_JOBS
+        return enqueued_job(job, enqueued, holders)
 
     async def enqueue_many(self, session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """Enqueues all of them or none, in the transaction that the connection is in, or in one of its own."""
-        # One unique job takes all of them the slower way: so that their order is kept whatever they are.
-        if len(jobs) < MANY or any(job.unique is not None for job in jobs) or not await self.can_insert(session):
+        """Enqueue all of the jobs or none, in the connection's transaction, or in a new one."""
+        # One job with a unique key makes all of them use the slower way: that keeps their order.
+        has_unique = any(job.unique is not None for job in jobs)
+        if len(jobs) < COPY_MIN_JOBS or has_unique or not await self.can_insert(session):
             return await _insert(session, jobs)
         async with _transaction(session):
             copied = await copy_jobs(session, jobs)
-        return EnqueuedJobs(len(jobs), lambda n: enqueued_job(jobs[n], _enqueued(jobs[n], copied, n)))
+        return EnqueuedJobs(len(jobs), lambda n: enqueued_job(jobs[n], _copied_job(jobs[n], copied, n)))
 
 
 async def _insert(session: Session, jobs: Sequence[NewJob]) -> list[Job]:
-    parts = list(chunks(jobs))
-    async with _transaction(session) if len(parts) > 1 else nullcontext():
-        enqueued = [one for part in parts for one in await enqueue_jobs(session, part)]
+    statements = list(split_into_statements(jobs))
+    async with _transaction(session) if len(statements) > 1 else nullcontext():
+        enqueued = [one for statement in statements for one in await enqueue_jobs(session, statement)]
     held = [one.id for one in enqueued if one.can_read_holder]
-    holders = await job_store.get_jobs(session, held) if held else NOBODY
+    holders = await job_store.get_jobs(session, held) if held else NO_JOBS
     return [enqueued_job(job, one, holders) for job, one in zip(jobs, enqueued, strict=True)]
 
 
 def _transaction(session: Session) -> AbstractAsyncContextManager[Any]:
-    # Not a savepoint: what fails ends the caller's transaction, like any other statement of it.
+    # Not a savepoint: an error aborts the caller's transaction, like any other statement.
     return nullcontext() if session.connection.is_in_transaction() else session.connection.transaction()
 
 
-def chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """The jobs in statements of a size that PostgreSQL takes."""
-    chunk: list[NewJob] = []
+def split_into_statements(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """Split jobs into groups whose arguments fit into one statement."""
+    group: list[NewJob] = []
     size = 0
     for job in jobs:
-        if chunk and size + len(job.args_json) > STATEMENT_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(job)
+        if group and size + len(job.args_json) > MAX_STATEMENT_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(job)
         size += len(job.args_json)
-    if chunk:
-        yield chunk
+    if group:
+        yield group
 
 
-def _enqueued(job: NewJob, copied: CopiedJobs, n: int) -> Enqueued:
+def _copied_job(job: NewJob, copied: CopiedJobs, n: int) -> Enqueued:
     run_at = job.spec.resolve_run_at(copied.now)
     state = State.AVAILABLE if run_at <= copied.now else State.SCHEDULED
     return Enqueued(copied.ids[n], True, state, run_at, copied.now, copied.queues[id(job.spec)])
 
 
-def enqueued_job(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NOBODY) -> Job:
-    """The job as it was enqueued, or the one that holds its unique key; of that, a producer learns the id only."""
+def enqueued_job(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = NO_JOBS) -> Job:
+    """Return the enqueued job, or the job that holds its unique key.
+
+    `holders` are the jobs that hold keys, by id. If the login may not read them, only the id of the result is right.
+    """
     if not enqueued.is_new and enqueued.id in holders:
-        existing = holders[enqueued.id]
-        return Job(**{name: getattr(existing, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
+        holder = holders[enqueued.id]
+        return Job(**{name: getattr(holder, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
     spec, keyed = job.spec, job.concurrency_key is not None
     return Job(
         id=enqueued.id,
@@ -114,7 +117,7 @@ def enqueued_job(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = N
 
 
 class EnqueuedJobs(Sequence[Job]):
-    """Jobs like a list of them; each is made when somebody looks at it."""
+    """A list of enqueued jobs. Each Job is made when it is first read: most callers do not read them."""
 
     def __init__(self, count: int, make: Callable[[int], Job]) -> None:
         self._count = count

@@ -1,13 +1,13 @@
-"""Group commit inside the process: single enqueues that come while another one is being committed go together.
+"""Group commit: jobs that are enqueued one by one while another enqueue is running are written together.
 
-    idle ── enqueue ──► busy: the caller inserts its own job, in its own task; who comes meanwhile waits
+    idle ── enqueue ──► busy: the caller writes its own job, in its own task; later callers wait
       ▲                   │
-      ├── nobody waits ───┤
+      ├── none waiting ───┤
       │                   ▼
-      └── nobody waits ── a task inserts, in one statement, all that wait; and again, while somebody does
+      └── none waiting ── a task writes all waiting jobs in one statement, until none is waiting
 
-Each caller returns after the commit of its own job, or with its own error. One that is cancelled leaves the others
-alone; its own job is enqueued or not, as when any statement is cancelled.
+Each caller returns after the commit of its own job, or with its own error. A caller that is cancelled does not affect
+the others; its own job may be enqueued or not, as when any statement is cancelled.
 """
 
 import asyncio
@@ -23,29 +23,27 @@ from asyncpg.pool import PoolConnectionProxy
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.schema import Schema
 from awa_py.db.types import Pool, Record
-from awa_py.enqueue.enqueuer import STATEMENT_BYTES, Enqueuer
+from awa_py.enqueue.enqueuer import MAX_STATEMENT_BYTES, Enqueuer
 from awa_py.errors import InvalidJob
 from awa_py.model.job import NewJob
 from awa_py.store.enqueue import Enqueued, enqueue_job, enqueue_jobs
 from awa_py.store.session import Session
 from awa_py.text import describe
 
-logger = logging.getLogger("awa.gather")
+logger = logging.getLogger("awa.enqueue")
 
-MAX_JOBS = 1000  # jobs in a statement
-KEEP_S = 0.1  # the pool gets its connection back after once to twice that without an enqueue
+MAX_JOBS = 1000  # in a statement
+IDLE_CHECK_S = 0.1  # the connection goes back to the pool after 0.1 to 0.2 s without an enqueue
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A caller and its job."""
-
+class WaitingCaller:
     job: NewJob
     enqueued: "asyncio.Future[Enqueued]"
 
 
 class GroupCommit:
-    """Enqueues single jobs, on one connection of the pool that it keeps while they come thick and fast."""
+    """Enqueues single jobs on one connection of the pool, which it keeps while they are frequent."""
 
     def __init__(self, pool: Pool, schema: Schema, enqueuer: Enqueuer) -> None:
         self._pool = pool
@@ -53,122 +51,124 @@ class GroupCommit:
         self._enqueuer = enqueuer
         self._insert_directly = True
         self._busy = False
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingCaller] = deque()
         self._connection: PoolConnectionProxy[Record] | None = None
         self._session: Session | None = None
-        self._was_used = False
+        self._was_used = False  # since the last idle check
         self._closing: asyncio.Event | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, job: NewJob) -> Enqueued:
-        """Enqueues a job without a unique key: one that waits for somebody's transaction would hold up all others."""
+        """Enqueue a job without a unique key: waiting for another transaction's key would delay all other callers."""
         if self._busy:
-            waiting = Waiting(job, asyncio.get_running_loop().create_future())
-            self._waiting.append(waiting)
-            return await waiting.enqueued
+            caller = WaitingCaller(job, asyncio.get_running_loop().create_future())
+            self._waiting.append(caller)
+            return await caller.enqueued
         self._busy = True
         try:
-            return await enqueue_job(self._kept() or await self._connect(), job, insert_directly=self._insert_directly)
+            return await enqueue_job(
+                self._get_session() or await self._connect(), job, insert_directly=self._insert_directly
+            )
         finally:
             if self._waiting:
-                self._start(self._flush())
+                self._start_task(self._write_waiting())
             else:
-                self._rest()
+                self._become_idle()
 
     async def close(self) -> None:
-        """Waits for what is under way, and gives the connection back."""
+        """Wait for running enqueues, and return the connection to the pool."""
         self._closing = asyncio.Event()
         if not self._busy:
-            self._rest()
+            self._become_idle()
         await self._closing.wait()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _flush(self) -> None:
+    async def _write_waiting(self) -> None:
         try:
             while self._waiting:
-                await self._insert(self._next())
+                await self._write(self._next_batch())
         finally:
-            while self._waiting:  # only where this task was cancelled
+            while self._waiting:  # only if this task was cancelled
                 self._waiting.popleft().enqueued.cancel()
-            self._rest()
+            self._become_idle()
 
-    def _next(self) -> list[Waiting]:
-        batch: list[Waiting] = []
+    def _next_batch(self) -> list[WaitingCaller]:
+        batch: list[WaitingCaller] = []
         size = 0
-        while self._waiting and len(batch) < MAX_JOBS and size < STATEMENT_BYTES:
-            waiting = self._waiting.popleft()
-            if not waiting.enqueued.done():  # its caller is still there
-                batch.append(waiting)
-                size += len(waiting.job.args_json)
+        while self._waiting and len(batch) < MAX_JOBS and size < MAX_STATEMENT_BYTES:
+            caller = self._waiting.popleft()
+            if not caller.enqueued.done():  # it was not cancelled
+                batch.append(caller)
+                size += len(caller.job.args_json)
         return batch
 
-    async def _insert(self, batch: list[Waiting]) -> None:
+    async def _write(self, batch: list[WaitingCaller]) -> None:
         try:
-            session = self._kept() or await self._connect()
+            session = self._get_session() or await self._connect()
             if len(batch) == 1:
-                answers = [await enqueue_job(session, batch[0].job, insert_directly=self._insert_directly)]
+                results = [await enqueue_job(session, batch[0].job, insert_directly=self._insert_directly)]
             else:
-                answers = await enqueue_jobs(session, [waiting.job for waiting in batch])
+                results = await enqueue_jobs(session, [caller.job for caller in batch])
         except asyncio.CancelledError:
-            for waiting in batch:
-                waiting.enqueued.cancel()
+            for caller in batch:
+                caller.enqueued.cancel()
             raise
-        except Exception as error:  # whatever it is, it is the callers'
+        except Exception as error:  # all errors go to the callers
             if isinstance(error, InvalidJob) and len(batch) > 1:
-                for waiting in batch:  # one by one: the others are not to suffer from the one that was refused
-                    await self._insert([waiting])
+                for caller in batch:  # one by one: only the caller of the invalid job gets the error
+                    await self._write([caller])
                 return
-            for waiting in batch:
-                if not waiting.enqueued.done():
-                    waiting.enqueued.set_exception(error)
+            for caller in batch:
+                if not caller.enqueued.done():
+                    caller.enqueued.set_exception(error)
         else:
-            for waiting, enqueued in zip(batch, answers, strict=True):
-                if not waiting.enqueued.done():
-                    waiting.enqueued.set_result(enqueued)
+            for caller, enqueued in zip(batch, results, strict=True):
+                if not caller.enqueued.done():
+                    caller.enqueued.set_result(enqueued)
 
-    def _kept(self) -> Session | None:
+    def _get_session(self) -> Session | None:
         self._was_used = True
         connection = self._connection
         return self._session if connection is not None and _is_usable(connection) else None
 
     async def _connect(self) -> Session:
-        self._let_go()  # of one that broke
+        self._release()  # the previous connection, which broke
         self._connection = await self._pool.acquire()
         session = self._session = Session(self._connection, self._schema)
-        self._timer = asyncio.get_running_loop().call_later(KEEP_S, self._look)
+        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_CHECK_S, self._check_idle)
         self._insert_directly = await self._enqueuer.can_insert(session)
         return session
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         if self._busy or self._was_used:
             self._was_used = False
-            self._timer = asyncio.get_running_loop().call_later(KEEP_S, self._look)
+            self._idle_timer = asyncio.get_running_loop().call_later(IDLE_CHECK_S, self._check_idle)
         else:
-            self._let_go()
+            self._release()
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self._busy = False
         if self._closing is not None:
-            self._let_go()
+            self._release()
             self._closing.set()
 
-    def _let_go(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _release(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         connection, self._connection, self._session = self._connection, None, None
         if connection is not None:
-            self._start(self._give_back(connection))
+            self._start_task(self._return_to_pool(connection))
 
-    async def _give_back(self, connection: "PoolConnectionProxy[Record]") -> None:
+    async def _return_to_pool(self, connection: "PoolConnectionProxy[Record]") -> None:
         try:
             await self._pool.release(connection)
         except CONNECTION_LOST as error:
-            logger.debug("a connection was lost on its way back to the pool: %s", describe(error))
+            logger.debug("lost a connection while returning it to the pool: %s", describe(error))
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -177,5 +177,5 @@ class GroupCommit:
 def _is_usable(connection: "PoolConnectionProxy[Record]") -> bool:
     try:
         return not connection.is_closed()
-    except asyncpg.InterfaceError:  # the pool took it back when it broke
+    except asyncpg.InterfaceError:  # the connection broke, and the pool took it back
         return False

@@ -1,4 +1,4 @@
-"""What a handler sees of its own job, and a batch handler of its jobs."""
+"""What a handler gets: the Context of its job, or the BatchJobs of a batch handler."""
 
 import asyncio
 import json
@@ -15,8 +15,8 @@ from awa_py.model.outcomes import Outcome
 from awa_py.text import clean_text
 
 
-class Claimed(Protocol):
-    """What a worker knows of a job that it claimed."""
+class ClaimedFields(Protocol):
+    """The part of a claimed job that a BatchJob shows."""
 
     @property
     def id(self) -> int: ...
@@ -31,14 +31,14 @@ class Claimed(Protocol):
 
 
 class BatchCall(Protocol):
-    """The call of a batch handler, as its jobs see it."""
+    """The running call of a batch handler, as its BatchJobs use it."""
 
     def stop_reason(self, job_id: int) -> str | None: ...
-    def settle_job(self, job_id: int, end: object) -> None: ...
+    def settle_job(self, job_id: int, outcome: object) -> None: ...
 
 
 class RateLimits(Protocol):
-    """Who hands out the tokens of rate limits, in one event loop."""
+    """Waits for tokens of rate limits, in one event loop."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -46,14 +46,17 @@ class RateLimits(Protocol):
 
 
 class Done:
-    """Nothing to wait for, in any event loop or none."""
+    """An awaitable that is already done, in any event loop or none."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield from ()
 
 
 class Context:
-    """Handed to a handler that has a parameter annotated with it."""
+    """Passed to a handler that has a parameter annotated with it.
+
+    Make it the first parameter: type checkers then know that `enqueue` does not take it.
+    """
 
     def __init__(
         self, job: Callable[[], Job], attempt: int, report: Callable[[str], None], rate_limits: RateLimits
@@ -62,8 +65,8 @@ class Context:
         self._job: Job | None = None
         self._report = report
         self._rate_limits = rate_limits
-        self._blocked: set[Future[None]] = set()  # what threads wait for
-        self._told: asyncio.Event | None = None
+        self._blocked: set[Future[None]] = set()  # what handlers in threads wait for
+        self._stop_requested: asyncio.Event | None = None
         self.attempt = attempt
         self.cancel_reason: str | None = None
 
@@ -76,35 +79,35 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: it was cancelled, lost its lease, or overran its time.
+        """Whether the handler should stop because the job was cancelled, timed out or lost its lease.
 
-        A synchronous handler has to look; an asynchronous one is also interrupted by asyncio.CancelledError.
+        A synchronous handler has to check this; an asynchronous one also gets an asyncio.CancelledError.
         """
         return self.cancel_reason is not None
 
     async def wait_cancelled(self) -> None:
-        """Returns when the handler should stop. For asynchronous handlers."""
+        """Return when the handler should stop. For asynchronous handlers."""
         if self.cancelled:
             return
-        if self._told is None:
-            self._told = asyncio.Event()
-        await self._told.wait()
+        if self._stop_requested is None:
+            self._stop_requested = asyncio.Event()
+        await self._stop_requested.wait()
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Says how far the job has come, from 0 to 1; people see it within about a second."""
+        """Report the progress of the job, from 0 to 1. It is visible within about a second."""
         if not 0 <= fraction <= 1:
-            raise ValueError(f"progress goes from 0 to 1, not {fraction!r}")
+            raise ValueError(f"progress is a number from 0 to 1, not {fraction!r}")
         self._report(json.dumps({"fraction": fraction, "message": clean_text(message)}))
 
     def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> Awaitable[None]:
-        """Waits for tokens of a rate limit: `await ctx.rate_limit("gh")`, and in a thread `ctx.rate_limit("gh")`.
+        """Wait for tokens of a rate limit: `await ctx.rate_limit("gh")`, or in a thread `ctx.rate_limit("gh")`.
 
-        Whoever asked first is served first. Where the tokens would not be there within `max_wait`, RateLimited is
-        raised, which gives the attempt back and lets the job run again when it is worth a try. A handler that is told
-        to stop waits no longer: an asynchronous one is interrupted, a synchronous one gets HandlerStopped.
+        Callers are served in order. If the tokens are not available within `max_wait`, raise RateLimited: the attempt
+        does not count, and the job runs again when tokens can be expected. A handler that is told to stop waits no
+        longer: an asynchronous one is interrupted, a synchronous one gets HandlerStopped.
         """
         if self.cancelled:
-            raise HandlerStopped(f"it does not wait for tokens: {self.cancel_reason}")
+            raise HandlerStopped(f"not waiting for tokens: {self.cancel_reason}")
         taking = self._rate_limits.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
         if _current_loop() is self._rate_limits.loop:
             return taking
@@ -112,23 +115,23 @@ class Context:
         return Done()
 
     def _block(self, waiting: "Future[None]") -> None:
-        """Waits in a thread, until the handler is told to stop."""
+        """Block this thread until the future is done or the handler is told to stop."""
         self._blocked.add(waiting)
         try:
-            if self.cancelled:  # since we looked
+            if self.cancelled:  # meanwhile
                 waiting.cancel()
             waiting.result()
         except CancelledError:
-            raise HandlerStopped(f"it waits for tokens no longer: {self.cancel_reason}") from None
+            raise HandlerStopped(f"stopped waiting for tokens: {self.cancel_reason}") from None
         finally:
             self._blocked.discard(waiting)
 
     def request_stop(self, reason: str) -> None:
-        """Called by the worker, on its event loop: the handler should stop."""
+        """Tell the handler to stop. The worker calls this, on its event loop."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
-        if self._told is not None:
-            self._told.set()
+        if self._stop_requested is not None:
+            self._stop_requested.set()
         for waiting in self._blocked.copy():
             waiting.cancel()
 
@@ -136,12 +139,13 @@ class Context:
 class BatchJob:
     """One of the jobs that a batch handler is called with.
 
-    Those that it does not settle itself end as the call ends: completed where it returns, failed where it raises.
+    The handler may settle each job with `complete` or `settle`. The others complete when it returns, and fail when it
+    raises.
     """
 
     __slots__ = ("_call", "_claimed", "_settled")
 
-    def __init__(self, claimed: Claimed, call: BatchCall) -> None:
+    def __init__(self, claimed: ClaimedFields, call: BatchCall) -> None:
         self._claimed = claimed
         self._call = call
         self._settled = False
@@ -164,36 +168,36 @@ class BatchJob:
 
     @property
     def args(self) -> dict[str, Any]:
-        """The arguments that it was enqueued with, decoded anew at each look."""
+        """The job's arguments, decoded anew at each access."""
         args: dict[str, Any] = json.loads(self._claimed.args)
         return args
 
     @property
     def cancelled(self) -> bool:
-        """Whether this job is not wanted any more: it was cancelled, or lost its lease."""
+        """Whether the handler should not go on with this job: it was cancelled, or lost its lease."""
         return self._call.stop_reason(self._claimed.id) is not None
 
     @property
     def settled(self) -> bool:
-        """Whether the handler has said how this job ended."""
+        """Whether the handler has settled this job."""
         return self._settled
 
     def complete(self, result: Any = None) -> None:
-        """The job is done, whatever becomes of the others."""
-        self._end(result)
+        """Complete this job, independent of the others."""
+        self._settle(result)
 
     def settle(self, outcome: Outcome | Exception) -> None:
-        """The job ends as if its own handler had raised this: Retry, Snooze, Throttled, Cancel, Fail, or any error."""
+        """End this job as if its own handler had raised this: Retry, Snooze, Throttled, Cancel, Fail, or any error."""
         if not isinstance(outcome, Exception):
-            odd = type(outcome).__name__
-            raise TypeError(f"settle() takes awa.Retry, Snooze, Throttled, Cancel, Fail or an error, not {odd}")
-        self._end(outcome)
+            given = type(outcome).__name__
+            raise TypeError(f"settle() takes awa.Retry, Snooze, Throttled, Cancel, Fail or an error, not {given}")
+        self._settle(outcome)
 
-    def _end(self, end: object) -> None:
+    def _settle(self, outcome: object) -> None:
         if self._settled:
-            raise AwaError(f"job {self.id} ({self.kind}) has been settled already")
+            raise AwaError(f"job {self.id} ({self.kind}) has already been settled")
         self._settled = True
-        self._call.settle_job(self._claimed.id, end)
+        self._call.settle_job(self._claimed.id, outcome)
 
     def __repr__(self) -> str:
         return f"<awa batch job {self.id} ({self.kind})>"

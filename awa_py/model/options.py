@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from awa_py import durations
-from awa_py.arguments.signature import dumps
+from awa_py.arguments.json_text import dumps
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidJob
 from awa_py.model.job import DEFAULT_QUEUE, UNFINISHED, JobSpec, NewJob, State, UniqueKey

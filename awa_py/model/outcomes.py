@@ -1,7 +1,7 @@
-"""How a handler may end other than by returning: raise one of these, or return it.
+"""Outcomes that a handler may raise or return instead of a result.
 
-Anything else that a handler raises counts as an error: the attempt is used up, and the job is tried again by
-its queue's backoff curve until max_attempts.
+Any other exception is an error: the attempt counts, and the job is retried with its queue's backoff until
+max_attempts.
 """
 
 from awa_py import durations
@@ -9,11 +9,11 @@ from awa_py.durations import Duration
 
 
 class Outcome(Exception):
-    """A deliberate end of an attempt; not an error."""
+    """A deliberate end of an attempt, not an error."""
 
 
 class Retry(Outcome):
-    """The attempt failed: try again after `after`, or by the queue's backoff curve. Uses the attempt up."""
+    """Retry the job after `after`, or with the queue's backoff. The attempt counts."""
 
     def __init__(self, reason: str = "retry requested", *, after: Duration | None = None) -> None:
         super().__init__(reason)
@@ -22,7 +22,7 @@ class Retry(Outcome):
 
 
 class Snooze(Outcome):
-    """Not yet: run again after `delay`. The attempt is given back."""
+    """Run the job again after `delay`. The attempt does not count."""
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(f"snoozed for {delay}")
@@ -30,20 +30,19 @@ class Snooze(Outcome):
 
 
 class RateLimited(Snooze):
-    """The tokens would not be there in time: run again after `retry_after`. The attempt is given back."""
+    """The tokens are not available in time. Run the job again after `retry_after`; the attempt does not count."""
 
     def __init__(self, name: str, retry_after: Duration) -> None:
         super().__init__(retry_after)
-        self.args = (f'rate limit "{name}": come again in {durations.text(self.delay)}',)
+        self.args = (f'rate limit "{name}": retry in {durations.text(self.delay)}',)
         self.name = name
         self.retry_after = self.delay
 
 
 class Throttled(Outcome):
-    """Whoever the handler asked wants to be left alone: the whole queue rests, and then the job runs again.
+    """A service asked to be called less often: pause the whole queue, then run the job again.
 
-    The attempt is given back. For how long is the queue's matter: 60 s, 120 s, 240 s … while it goes on, at the most
-    half an hour.
+    The attempt does not count. The pause is 60 s, and doubles while this goes on: 120 s, 240 s, … up to 30 minutes.
     """
 
     def __init__(self, reason: str = "throttled") -> None:
@@ -52,7 +51,7 @@ class Throttled(Outcome):
 
 
 class Cancel(Outcome):
-    """The job is not wanted any more: it ends cancelled, and is not tried again."""
+    """End the job as cancelled. It is not retried."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         super().__init__(reason)
@@ -60,7 +59,7 @@ class Cancel(Outcome):
 
 
 class Fail(Outcome):
-    """There is no point in trying again: the job ends failed, whatever attempts are left."""
+    """End the job as failed, even if attempts are left."""
 
     def __init__(self, reason: str = "failed by its handler") -> None:
         super().__init__(reason)

@@ -8,7 +8,7 @@ from typing import Self
 from awa_py import durations
 from awa_py.errors import ConfigError, InvalidDuration
 
-MAX_COUNT = 2**31 - 1  # what the database's integer holds
+MAX_COUNT = 2**31 - 1  # the largest integer in the database
 MAX_PERIOD = timedelta(days=365)
 
 _UNITS = {
@@ -23,24 +23,26 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many in that time. `str` writes it as `parse` reads it: "100/s", "50/1m30s"."""
+    """A count per period. `str` returns a text that `parse` reads: "100/s", "50/1m30s"."""
 
     count: int
     period: timedelta
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ConfigError(f"a rate of {self.count} lets nothing through: it is 1 or more")
+            raise ConfigError(f"a rate of {self.count} allows nothing: it must be 1 or more")
         if self.count > MAX_COUNT:
-            raise ConfigError(f"a rate of {self.count} is too much: it is at most {MAX_COUNT}")
+            raise ConfigError(f"a rate of {self.count} is too high: it is at most {MAX_COUNT}")
         if self.period <= timedelta(0):
-            raise ConfigError(f"a rate's period of {durations.text(self.period)} is too short: it is longer than 0")
+            raise ConfigError(
+                f"a rate's period of {durations.text(self.period)} is too short: it must be longer than 0"
+            )
         if self.period > MAX_PERIOD:
             raise ConfigError(f"a rate's period of {durations.text(self.period)} is too long: it is at most 365 days")
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The rate that `text` writes, or ConfigError."""
+        """Parse a text such as "100/s", or raise ConfigError."""
         written = _WRITTEN.fullmatch(text)
         if written is None or len(written["count"]) > _SHOWN_CHARACTERS:
             raise ConfigError(f"{_show(text)} is not a rate: write 100/s, 10/m, 5000/h or 50/90s")

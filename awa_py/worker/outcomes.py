@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from awa_py.arguments.signature import dumps
+from awa_py.arguments.json_text import dumps
 from awa_py.errors import InvalidArguments, InvalidJob
 from awa_py.model.job import State
 from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze, Throttled

@@ -271,7 +271,7 @@ class Worker:
                     timeline.flush_soon()
                     await fetcher.release_unreported(UNWIND_S)
                     await claims.close()
-                    limiter.give_up()
+                    limiter.stop_retrying()
                     await self._drain(flights, executor, completer)
                     executor.close()
                     await limiter.close()

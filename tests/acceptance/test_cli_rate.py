@@ -70,7 +70,7 @@ def test_handlers_wait_for_what_is_set(awa: Awa) -> None:
     ("command", "sentence"),
     [
         (("rate", "set", "gh", "often"), '"often" is not a rate'),
-        (("rate", "set", "gh", "0/s"), "lets nothing through"),
+        (("rate", "set", "gh", "0/s"), "allows nothing"),
         (("rate", "set", "gh", "5/0s"), "too short"),
         (("rate", "set", "gh"), "Missing argument 'RATE'"),
         (("rate", "set", "", "5/s"), "a rate limit's name cannot be empty"),

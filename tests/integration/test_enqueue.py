@@ -235,7 +235,7 @@ class TestMany:
     async def test_what_is_too_much_for_a_message_goes_in_several_and_still_all_or_none(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("awa_py.enqueue.enqueuer.STATEMENT_BYTES", 100)
+        monkeypatch.setattr("awa_py.enqueue.enqueuer.MAX_STATEMENT_BYTES", 100)
         jobs = [app.new("work", {"text": "x" * 60}) for _ in range(10)]
         assert len(await app.enqueue_many(jobs)) == 10
         with pytest.raises(InvalidJob):

@@ -13,7 +13,7 @@ from awa_py import App, InvalidJob, NewJob, State, Unique
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.enqueue.enqueuer import MANY
+from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.model.job import JobSpec
 from awa_py.store.copy import COLUMN_DEFAULTS
 from awa_py.store.session import Session
@@ -35,7 +35,7 @@ async def app(database_url: str) -> AsyncIterator[App]:
         yield app
 
 
-def many(app: App, count: int = MANY, **options: Any) -> list[NewJob]:
+def many(app: App, count: int = COPY_MIN_JOBS, **options: Any) -> list[NewJob]:
     return [app.new("work", {"number": n}, **options) for n in range(count)]
 
 
@@ -48,10 +48,10 @@ async def test_ids_and_positions_follow_the_order_of_the_call(app: App, session:
     jobs = await app.enqueue_many(wanted)
     ids = [job.id for job in jobs]
     assert ids == sorted(set(ids))
-    assert [job.args["number"] for job in jobs[::3]] == list(range(MANY))
+    assert [job.args["number"] for job in jobs[::3]] == list(range(COPY_MIN_JOBS))
     rows = await session.connection.fetch("SELECT id FROM awa.ready ORDER BY pos")
     assert [row["id"] for row in rows] == [job.id for job in jobs if job.state is State.AVAILABLE]
-    assert await states(session) == {"available": 2 * MANY, "scheduled": MANY}
+    assert await states(session) == {"available": 2 * COPY_MIN_JOBS, "scheduled": COPY_MIN_JOBS}
 
 
 async def test_calls_at_the_same_time_do_not_share_an_id(app: App, session: Session) -> None:
@@ -101,8 +101,8 @@ async def test_the_answers_are_what_was_stored(app: App) -> None:
         many(app, **full),
         many(app, run_at=LATER, **full),
         many(app, run_at=datetime(2001, 1, 1, tzinfo=UTC)),
-        [app.new("work", {"text": odd}, delay="90s") for _ in range(MANY)],
-        [app.new("\\.", {}, queue="back\\slash ✓", max_attempts=1) for _ in range(MANY)],
+        [app.new("work", {"text": odd}, delay="90s") for _ in range(COPY_MIN_JOBS)],
+        [app.new("\\.", {}, queue="back\\slash ✓", max_attempts=1) for _ in range(COPY_MIN_JOBS)],
     )
     jobs = await app.enqueue_many(wanted)
     for job in jobs[:6]:
@@ -133,7 +133,7 @@ async def test_a_rollback_leaves_nothing(app: App, session: Session) -> None:
     transaction = session.connection.transaction()
     await transaction.start()
     await app.enqueue_many([*many(app), *many(app, delay="1h")], connection=session.connection)
-    assert await states(session) == {"available": MANY, "scheduled": MANY}
+    assert await states(session) == {"available": COPY_MIN_JOBS, "scheduled": COPY_MIN_JOBS}
     await transaction.rollback()
     assert await states(session) == {}
 
@@ -143,7 +143,7 @@ async def test_they_are_visible_with_the_callers_commit(app: App, session: Sessi
         async with session.connection.transaction():
             await app.enqueue_many(many(app), connection=session.connection)
             assert await states(other) == {}
-        assert await states(other) == {"available": MANY}
+        assert await states(other) == {"available": COPY_MIN_JOBS}
 
 
 async def test_a_connection_outside_of_a_transaction_gets_one(app: App, session: Session) -> None:
@@ -197,18 +197,18 @@ async def test_a_connection_with_codecs_of_its_own_is_fine(app: App, session: Se
     wanted = many(app, metadata={"a": [1]}, run_at=LATER, timeout="36h")
     jobs = await app.enqueue_many(wanted, connection=session.connection)
     assert await app.get(jobs[-1].id) == jobs[-1]
-    assert jobs[-1].args == {"number": MANY - 1}
+    assert jobs[-1].args == {"number": COPY_MIN_JOBS - 1}
 
 
 async def test_with_a_unique_one_among_them_the_order_is_kept_too(app: App, session: Session) -> None:
     held = await app.enqueue("work", {"number": 7}, unique=Unique(key="held"))
-    unique = [app.new("work", unique=Unique(key=str(n))) for n in range(MANY)]
+    unique = [app.new("work", unique=Unique(key=str(n))) for n in range(COPY_MIN_JOBS)]
     wanted = [*interleaved(many(app), unique, many(app, delay="1h")), app.new("work", unique=Unique(key="held"))]
     *jobs, last = await app.enqueue_many(wanted)
     ids = [job.id for job in jobs]
     assert ids == sorted(set(ids))
     assert (last.id, last.is_new, last.args) == (held.id, False, {"number": 7})
-    assert await states(session) == {"available": 2 * MANY + 1, "scheduled": MANY}
+    assert await states(session) == {"available": 2 * COPY_MIN_JOBS + 1, "scheduled": COPY_MIN_JOBS}
 
 
 async def test_one_wake_up_a_queue_and_one_for_what_is_due_soon(app: App, session: Session) -> None:
@@ -216,7 +216,7 @@ async def test_one_wake_up_a_queue_and_one_for_what_is_due_soon(app: App, sessio
     await app.enqueue_many([*many(app, queue="a"), *many(app, queue="b"), *many(app, queue="c", delay="5s")])
     await app.enqueue_many(many(app, queue="nobody waits here"))
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
-    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 3 * MANY
+    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 3 * COPY_MIN_JOBS
     await asyncio.sleep(0)
     assert sorted(heard) == ["due:", "end:", "ready:a", "ready:b"]
 
@@ -240,4 +240,4 @@ async def test_a_cancelled_call_leaves_nothing(app: App, session: Session) -> No
         with pytest.raises(asyncio.CancelledError):
             await call
     assert await states(session) == {}
-    assert len(await app.enqueue_many(many(app))) == MANY
+    assert len(await app.enqueue_many(many(app))) == COPY_MIN_JOBS

@@ -10,7 +10,7 @@ import pytest
 
 from awa_py import App, InvalidJob, Job, NewJob, State, Unique
 from awa_py.db import migrations
-from awa_py.enqueue.enqueuer import MANY
+from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.store.maintenance import promote_jobs
 from awa_py.store.schedules import trigger_schedule
@@ -83,7 +83,7 @@ async def test_jobs_that_are_enqueued_at_the_same_time_keep_their_order_and_thei
         assert await stored(app, job) == (f"k{n}", 1, n % 2 == 0)
 
 
-@pytest.mark.parametrize("count", [3, MANY], ids=["by JSON", "by COPY"])
+@pytest.mark.parametrize("count", [3, COPY_MIN_JOBS], ids=["by JSON", "by COPY"])
 async def test_many_jobs(app: App, count: int) -> None:
     odd = 'ünï \\. "quoted" \x01\x02 \n\t {b race}'
     shapes: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
@@ -104,14 +104,14 @@ async def test_many_jobs(app: App, count: int) -> None:
 
 async def test_jobs_with_the_same_terms_may_have_a_key_or_none(app: App) -> None:
     keyed, plain = NewJob(kind="work", concurrency_key="k", concurrency_limit=2), NewJob(kind="work")
-    jobs = await app.enqueue_many([NewJob.from_spec(keyed.spec, "{}"), keyed, plain] * MANY)
+    jobs = await app.enqueue_many([NewJob.from_spec(keyed.spec, "{}"), keyed, plain] * COPY_MIN_JOBS)
     assert [await stored(app, job) for job in jobs[-3:]] == [WITHOUT, ("k", 2, False), WITHOUT]
 
 
 async def test_unique_jobs_take_their_keys_along(app: App) -> None:
-    unique = [app.new("bill", {"customer": n}, unique=Unique(key=str(n))) for n in range(MANY)]
+    unique = [app.new("bill", {"customer": n}, unique=Unique(key=str(n))) for n in range(COPY_MIN_JOBS)]
     jobs = await app.enqueue_many(unique)
-    assert await stored(app, jobs[-1]) == (f"customer:{MANY - 1}", 2, False)
+    assert await stored(app, jobs[-1]) == (f"customer:{COPY_MIN_JOBS - 1}", 2, False)
 
 
 async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> None:
@@ -120,7 +120,7 @@ async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> 
         producer = await installed.login("producer")
         async with App(producer.url, schema=installed.name) as app:
             one = await app.enqueue("work", {"n": 1}, concurrency_key="k{n}", ordered=True)
-            many = await app.enqueue_many([app.new("work", concurrency_key="k", concurrency_limit=3)] * MANY)
+            many = await app.enqueue_many([app.new("work", concurrency_key="k", concurrency_limit=3)] * COPY_MIN_JOBS)
         async with App(fresh_database_url, schema=installed.name) as owner:
             assert await stored(owner, one) == ("k1", 1, True)
             assert await stored(owner, many[-1]) == ("k", 3, False)
@@ -153,7 +153,7 @@ async def test_from_a_schedule(database_url: str, session: Session) -> None:
     assert {tuple(row) for row in rows} == {("one by one", 3, False)}
 
 
-@pytest.mark.parametrize("many", [1, 3, MANY], ids=["one", "by JSON", "by COPY"])
+@pytest.mark.parametrize("many", [1, 3, COPY_MIN_JOBS], ids=["one", "by JSON", "by COPY"])
 async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(app: App, session: Session, many: int) -> None:
     wide = "".join(chr(0x10000 + n * 37) for n in range(500))  # 2,000 bytes, and hard to compress
     queue = "".join(chr(0x20000 + n * 41) for n in range(200))
@@ -166,8 +166,8 @@ async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(app: App,
 async def test_the_one_that_is_refused_is_named_though_keys_have_lines(app: App) -> None:
     keyed = app.new("work", concurrency_key="a\nb\nc", tags=["d\ne"])
     bad = NewJob(kind="spoilt", concurrency_key="k\nl", parent_id=2**70)
-    with pytest.raises(InvalidJob, match=rf"spoilt \(job {MANY + 1} of {2 * MANY + 1}\)"):
-        await app.enqueue_many([*[keyed] * MANY, bad, *[keyed] * MANY])
+    with pytest.raises(InvalidJob, match=rf"spoilt \(job {COPY_MIN_JOBS + 1} of {2 * COPY_MIN_JOBS + 1}\)"):
+        await app.enqueue_many([*[keyed] * COPY_MIN_JOBS, bad, *[keyed] * COPY_MIN_JOBS])
 
 
 class TestExplain:

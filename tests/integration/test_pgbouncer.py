@@ -13,7 +13,7 @@ from awa_py.db.database import SERVER_KEEPALIVE_SETTINGS, STABLE_PLAN_SETTINGS, 
 from awa_py.db.pooler import PooledConnection, PoolerMode, detect_pooler
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection
-from awa_py.enqueue.enqueuer import MANY
+from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.store import election
 from awa_py.store.election import Leader
 from awa_py.store.session import Session
@@ -130,7 +130,7 @@ async def test_every_client_operation_works_through_the_pooler(pooled: PgBouncer
         first = await app.enqueue("work", {"n": 1})
         together = await asyncio.gather(*(app.enqueue("work", {"n": n}) for n in range(50)))
         assert len({job.id for job in [first, *together]}) == 51
-        assert len(await app.enqueue_many([app.new("work")] * (2 * MANY))) == 2 * MANY
+        assert len(await app.enqueue_many([app.new("work")] * (2 * COPY_MIN_JOBS))) == 2 * COPY_MIN_JOBS
         held = await app.enqueue("work", unique=True, delay="1h")
         assert (await app.enqueue("work", unique=True)).id == held.id
         async with app.pool.acquire() as own:
@@ -139,7 +139,7 @@ async def test_every_client_operation_works_through_the_pooler(pooled: PgBouncer
                 assert await own.fetchval("SELECT count(*) FROM awa.ready WHERE id = $1", kept.id) == 1
             gone = own.transaction()
             await gone.start()
-            lost = await app.enqueue_many([app.new("work")] * MANY, connection=own)
+            lost = await app.enqueue_many([app.new("work")] * COPY_MIN_JOBS, connection=own)
             await gone.rollback()
             assert await own.fetchval("SELECT count(*) FROM awa.jobs WHERE id = $1", lost[0].id) == 0
         assert (await app.get(kept.id)).args == {"kept": True}
@@ -196,10 +196,10 @@ async def test_worker_with_a_direct_url_runs_jobs_that_were_enqueued_through_the
     async with app, working(app, maintenance=True) as worker:
         assert worker.listening
         await eventually(lambda: election.get_leader(session))
-        await app.enqueue_many([app.new("hand_on", {"n": n}) for n in range(MANY)])
+        await app.enqueue_many([app.new("hand_on", {"n": n}) for n in range(COPY_MIN_JOBS)])
         later = await app.enqueue("add", {"a": 1, "b": 2}, delay="200ms")
         assert await app.result(later.id, timeout="30s") == 3
-        await eventually(lambda: _completed(session, 2 * MANY + 1))
+        await eventually(lambda: _completed(session, 2 * COPY_MIN_JOBS + 1))
         names = await session.connection.fetch(
             "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
         )
@@ -217,7 +217,9 @@ async def test_no_job_is_lost_when_pgbouncer_is_killed_under_load(
         while not stop.is_set():
             try:
                 acknowledged.append((await app.enqueue("add", {"a": n, "b": 1})).id)
-                acknowledged.extend(job.id for job in await app.enqueue_many([app.new("add", {"a": n, "b": 1})] * MANY))
+                acknowledged.extend(
+                    job.id for job in await app.enqueue_many([app.new("add", {"a": n, "b": 1})] * COPY_MIN_JOBS)
+                )
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await asyncio.sleep(0.05)
 

@@ -12,7 +12,7 @@ from awa_py.db import migrations
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.migrations import Migration, all_migrations
 from awa_py.db.types import Connection
-from awa_py.enqueue.enqueuer import MANY
+from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
@@ -202,8 +202,8 @@ async def test_a_producer_enqueues_from_python_in_every_way(installed: Installat
         assert (first.id, first.args, first.tags, first.metadata) == (1, {"n": 1}, ["a"], {"m": 1})
         together = await asyncio.gather(*(app.enqueue("work", {"n": n}) for n in range(20)))
         assert len({job.id for job in together}) == 20
-        many = await app.enqueue_many([app.new("work", {"n": n}) for n in range(MANY + 5)])
-        assert [job.args["n"] for job in many] == list(range(MANY + 5))
+        many = await app.enqueue_many([app.new("work", {"n": n}) for n in range(COPY_MIN_JOBS + 5)])
+        assert [job.args["n"] for job in many] == list(range(COPY_MIN_JOBS + 5))
         later = await app.enqueue("work", delay="1h")
         assert later.state is State.SCHEDULED
         held = await app.enqueue("work", {"x": 1}, unique=True)
@@ -216,13 +216,16 @@ async def test_a_producer_enqueues_from_python_in_every_way(installed: Installat
             await taken_back.rollback()
             async with own.transaction():
                 kept = await app.enqueue("work", {"x": 1}, unique=True, connection=own)
-                await app.enqueue_many([app.new("work", {"kept": True})] * MANY, connection=own)
+                await app.enqueue_many([app.new("work", {"kept": True})] * COPY_MIN_JOBS, connection=own)
                 assert kept.id == held.id
         with pytest.raises(NotPermitted, match=f'permission denied for view jobs: .*"{installed.name}_reader" to look'):
             await app.get(first.id)
     async with another_session(installed.database) as session:
         schema = f'"{installed.name}"'
-        assert await count(session.connection, f"SELECT count(*) FROM {schema}.ready") == 1 + 20 + MANY + 5 + 1 + MANY
+        assert (
+            await count(session.connection, f"SELECT count(*) FROM {schema}.ready")
+            == 1 + 20 + COPY_MIN_JOBS + 5 + 1 + COPY_MIN_JOBS
+        )
         assert await count(session.connection, f"SELECT count(*) FROM {schema}.jobs WHERE args ? 'gone'") == 0
 
 
@@ -242,7 +245,7 @@ async def test_those_who_may_write_into_the_tables_still_do(installed: Installat
         )
         await app.enqueue("work", connection=own)
         await app.enqueue("work")
-        assert len(await app.enqueue_many([app.new("work")] * MANY)) == MANY
+        assert len(await app.enqueue_many([app.new("work")] * COPY_MIN_JOBS)) == COPY_MIN_JOBS
 
 
 # The reader.

@@ -9,7 +9,7 @@ import pytest
 
 from awa_py import App, Job, Unique
 from awa_py.db import migrations
-from awa_py.enqueue.enqueuer import MANY
+from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.model.routes import Routes
 from awa_py.store.routes import delete_route, list_routes, route_kinds, set_route
@@ -75,7 +75,7 @@ async def test_jobs_that_are_enqueued_at_the_same_time(app: App, session: Sessio
         assert await queue_of(app, job) == by_operator
 
 
-@pytest.mark.parametrize("times", [1, MANY], ids=["by JSON", "by COPY"])
+@pytest.mark.parametrize("times", [1, COPY_MIN_JOBS], ids=["by JSON", "by COPY"])
 @pytest.mark.parametrize("delay", [None, "1h"], ids=["now", "later"])
 async def test_many_jobs(app: App, session: Session, times: int, delay: str | None) -> None:
     wanted = [app.new(kind, **options, delay=delay) for kind, options, *_ in CASES] * times
@@ -138,7 +138,7 @@ async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> 
             login = await installed.login(role)
             async with App(login.url, schema=installed.name, routes={"gh_*": "gh", "slack_*": "slack"}) as app:
                 assert (await app.enqueue("gh_issue")).queue == "gh-priority"
-                many = await app.enqueue_many([app.new("gh_hook_ping"), app.new("slack_post")] * MANY)
+                many = await app.enqueue_many([app.new("gh_hook_ping"), app.new("slack_post")] * COPY_MIN_JOBS)
                 assert [job.queue for job in many[-2:]] == ["quick", "slack"]
 
 
@@ -149,16 +149,16 @@ async def test_a_login_that_may_not_read_routes_has_functions_do_it(fresh_databa
         await installed.execute(f"REVOKE SELECT ON {installed.name}.routes FROM {installed.name}_worker")
         async with App(login.url, schema=installed.name) as app:
             assert (await app.enqueue("work")).queue == "default"
-            assert len(await app.enqueue_many([app.new("work")] * MANY)) == MANY
+            assert len(await app.enqueue_many([app.new("work")] * COPY_MIN_JOBS)) == COPY_MIN_JOBS
 
 
 async def test_the_queue_that_it_goes_to_is_woken(app: App, session: Session) -> None:
     await operate(session)
     heard = await listen(session, "gh", "gh-priority", "hooks")
     await app.enqueue("gh_issue")
-    await app.enqueue_many([app.new("gh_hook_push")] * MANY)
+    await app.enqueue_many([app.new("gh_hook_push")] * COPY_MIN_JOBS)
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
-    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 1 + MANY
+    assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 1 + COPY_MIN_JOBS
     await asyncio.sleep(0)
     assert heard == ["ready:gh-priority", "ready:hooks", "end:"]
 

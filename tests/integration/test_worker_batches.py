@@ -373,7 +373,7 @@ class TestEnds:
             (job_id,) = await enqueue(app, 1)
             await drain(app)
             assert await app.result(job_id, timeout="10s") == "first"
-        assert problems == [f"job {job_id} (work) has been settled already"] * 2
+        assert problems == [f"job {job_id} (work) has already been settled"] * 2
 
     async def test_settling_with_something_else_is_a_type_error(self, app: App) -> None:
         calls = Calls(app, batch=1)

@@ -324,4 +324,4 @@ class TestContext:
             ctx.progress(50)
 
         job = await run_one(app, "work")
-        assert job.errors[-1]["error"] == "ValueError: progress goes from 0 to 1, not 50"
+        assert job.errors[-1]["error"] == "ValueError: progress is a number from 0 to 1, not 50"

@@ -36,22 +36,22 @@ pytestmark = pytest.mark.integration
 
 @asynccontextmanager
 async def exhausted(app: App, session: Session) -> AsyncIterator[App]:
-    """No token comes within an hour."""
+    """Open the app, with a rate limit that has no token for an hour."""
     await limit(session, "10/s")
     await drain_rate_limit(session, "gh", HOUR)
     async with app:
         yield app
 
 
-async def asks(session: Session) -> bool:
-    """Whether somebody's ask has been answered."""
+async def has_requested(session: Session) -> bool:
+    """Return whether a worker's request for tokens has been answered."""
     answered = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                   AND application_name = 'awa rates' AND state = 'idle' AND query LIKE '-- take_tokens%'"""
     return bool(await count(session.connection, answered))
 
 
 class TestHandlers:
-    async def test_an_asynchronous_handler_waits(self, app: App, session: Session) -> None:
+    async def test_asynchronous_handler_waits_for_tokens(self, app: App, session: Session) -> None:
         await limit(session, "20/s", 1)
         ran: list[float] = []
 
@@ -64,9 +64,9 @@ class TestHandlers:
             await app.enqueue_many([app.new("work") for _ in range(21)])
             await drain(app)
         assert len(ran) == 21
-        assert ran[-1] - ran[0] > 0.95  # the first may be late, by the time of an answer
+        assert ran[-1] - ran[0] > 0.95  # the first may be late by the time of a request
 
-    async def test_a_synchronous_handler_waits(self, app: App, session: Session) -> None:
+    async def test_synchronous_handler_waits_for_tokens(self, app: App, session: Session) -> None:
         await limit(session, "20/s", 1)
         ran: list[float] = []
 
@@ -81,7 +81,7 @@ class TestHandlers:
         assert len(ran) == 21
         assert ran[-1] - ran[0] > 0.95
 
-    async def test_a_loop_of_a_threads_own_may_await_it_too(self, app: App, session: Session) -> None:
+    async def test_event_loop_in_a_thread_can_await_tokens(self, app: App, session: Session) -> None:
         await limit(session, "20/s", 1)
 
         @app.job
@@ -94,7 +94,7 @@ class TestHandlers:
 
         assert (await run_one(app, "work")).result == "granted"
 
-    async def test_an_unknown_limit_fails_the_attempt(self, app: App) -> None:  # F14
+    async def test_unknown_limit_fails_the_attempt(self, app: App) -> None:  # F14
         @app.job
         async def work(ctx: Context) -> None:
             await ctx.rate_limit("slack")
@@ -103,7 +103,7 @@ class TestHandlers:
         assert job.state is State.RETRYABLE
         assert 'there is no rate limit "slack": `awa rate set slack' in job.errors[-1]["error"]
 
-    async def test_more_than_can_ever_be_there_fails_the_attempt(self, app: App, session: Session) -> None:
+    async def test_impossible_number_of_tokens_fails_the_attempt(self, app: App, session: Session) -> None:
         await limit(session, "1/s")
 
         @app.job
@@ -114,10 +114,12 @@ class TestHandlers:
             job = await run_one(app, "work", args)
             assert "ask for fewer, or set a larger burst" in job.errors[-1]["error"]
         job = await run_one(app, "work", {"tokens": 0})
-        assert "tokens is a number from 1 on" in job.errors[-1]["error"]
+        assert "tokens is a number from 1," in job.errors[-1]["error"]
 
-    async def test_many_tokens_are_waited_for_however_long_they_take(self, database_url: str, session: Session) -> None:
-        """More than what is taken ahead by those who want one."""
+    async def test_handler_waits_for_many_tokens_beyond_the_default_horizon(
+        self, database_url: str, session: Session
+    ) -> None:
+        """They take longer than the default horizon."""
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
         await limit(session, "1/s")
 
@@ -127,12 +129,10 @@ class TestHandlers:
 
         async with app, working(app):
             await app.enqueue("work")
-            await eventually(lambda: is_promised(session, 29))
+            await eventually(lambda: is_booked(session, 29))
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    async def test_no_longer_than_max_wait_then_the_attempt_is_given_back(
-        self, app: App, session: Session, kind: str
-    ) -> None:
+    async def test_attempt_does_not_count_if_max_wait_is_exceeded(self, app: App, session: Session, kind: str) -> None:
         @app.job
         async def in_loop(ctx: Context) -> None:
             await ctx.rate_limit("gh", max_wait="1s")
@@ -147,7 +147,7 @@ class TestHandlers:
             wait = job.run_at - await session.now()
             assert seconds(40) < wait <= seconds(60)  # F14
 
-    async def test_a_handler_may_see_for_how_long(self, app: App, session: Session) -> None:
+    async def test_handler_can_read_when_to_retry(self, app: App, session: Session) -> None:
         @app.job
         async def work(ctx: Context) -> dict[str, object]:
             try:
@@ -161,9 +161,9 @@ class TestHandlers:
         result = (await run_one(app, "work")).result
         assert result["name"] == "gh"
         assert 1 <= result["s"] <= 30
-        assert result["text"].startswith('rate limit "gh": come again in ')
+        assert result["text"].startswith('rate limit "gh": retry in ')
 
-    async def test_a_batch_handler_asks_the_app(self, app: App, session: Session) -> None:
+    async def test_batch_handler_uses_the_rate_limit_of_the_app(self, app: App, session: Session) -> None:
         await limit(session, "100/s")
 
         @app.job(batch=10)
@@ -176,17 +176,22 @@ class TestHandlers:
         assert await count(session.connection, "SELECT count(*) FROM awa.completed") == 30
         assert (await bucket(session))["tokens"] < 100
 
-    async def test_who_waits_without_max_wait_is_served_however_many_come_after_it(
+    async def test_caller_without_max_wait_is_served_despite_many_callers_with_one(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They take all that comes within their max_wait, ten times as many as tokens come."""
-        for name, value in {"LONGEST_S": 2.0, "AHEAD_S": 0.3, "SOONEST_S": 0.1}.items():
+        """They request ten times as many tokens as become available, and take all of them within their max_wait."""
+        for name, value in {
+            "MAX_HORIZON_S": 2.0,
+            "MAX_RETRY_S": 2.0,
+            "DEFAULT_HORIZON_S": 0.3,
+            "MIN_RETRY_S": 0.1,
+        }.items():
             monkeypatch.setattr(f"awa_py.rate_limiter.{name}", value)
         await limit(session, "20/s", 1)
         await take(session, callers=40)
         refused = 0
 
-        async def come_again_and_again() -> None:
+        async def request_repeatedly() -> None:
             nonlocal refused
             while True:
                 try:
@@ -196,7 +201,7 @@ class TestHandlers:
                     await asyncio.sleep(0.25)
 
         async with app:
-            others = [asyncio.create_task(come_again_and_again()) for _ in range(100)]
+            others = [asyncio.create_task(request_repeatedly()) for _ in range(100)]
             try:
                 await eventually(lambda: refused > 100)
                 async with asyncio.timeout(6):
@@ -204,19 +209,21 @@ class TestHandlers:
             finally:
                 await cancel_and_wait(*others)
 
-    async def test_the_app_has_to_be_open(self, app: App) -> None:
+    async def test_rate_limit_needs_an_open_app(self, app: App) -> None:
         with pytest.raises(awa.AwaError, match="not open"):
             await app.rate_limit("gh")
 
 
-async def is_promised(session: Session, tokens: float) -> bool:
+async def is_booked(session: Session, tokens: float) -> bool:
     return bool((await bucket(session))["tokens"] <= -tokens)
 
 
 class TestEnds:
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    @pytest.mark.parametrize("promised", [True, False])
-    async def test_a_cancelled_job_waits_no_longer(self, app: App, session: Session, kind: str, promised: bool) -> None:
+    @pytest.mark.parametrize("booked", [True, False])
+    async def test_cancelled_job_stops_waiting_for_tokens(
+        self, app: App, session: Session, kind: str, booked: bool
+    ) -> None:
         ended: list[type[BaseException]] = []
 
         @app.job
@@ -236,11 +243,11 @@ class TestEnds:
                 raise
 
         async with exhausted(app, session), working(app):
-            if promised:
+            if booked:
                 await drain_to(session, 9)
             job = await app.enqueue(kind)
             await eventually(lambda: running(app, job.id))
-            await eventually(lambda: asks(session))
+            await eventually(lambda: has_requested(session))
             await app.cancel(job.id)
             began = time.monotonic()
             with pytest.raises(awa.JobCancelled):
@@ -248,8 +255,8 @@ class TestEnds:
             assert time.monotonic() - began < 6
         assert ended == [awa.HandlerStopped if kind == "in_thread" else asyncio.CancelledError]
 
-    async def test_a_thread_that_was_told_to_stop_does_not_begin_to_wait(self, app: App, session: Session) -> None:
-        started, told = threading.Event(), []
+    async def test_thread_that_was_told_to_stop_does_not_start_waiting(self, app: App, session: Session) -> None:
+        started, messages = threading.Event(), []
 
         @app.job
         def work(ctx: Context) -> None:
@@ -260,16 +267,16 @@ class TestEnds:
             try:
                 ctx.rate_limit("gh")
             except awa.HandlerStopped as stopped:
-                told.append(str(stopped))
+                messages.append(str(stopped))
 
         async with app, working(app):
             job = await app.enqueue("work")
             await eventually(started.is_set)
             await app.cancel(job.id)
             await app.result(job.id, timeout="20s")
-        assert told == ["it does not wait for tokens: cancelled by user"]
+        assert messages == ["not waiting for tokens: cancelled by user"]
 
-    async def test_a_thread_whose_time_is_over_waits_no_longer(self, app: App, session: Session) -> None:
+    async def test_thread_that_timed_out_stops_waiting(self, app: App, session: Session) -> None:
         ended = threading.Event()
 
         @app.job(timeout="0.5s", max_attempts=1)
@@ -286,41 +293,41 @@ class TestEnds:
             await eventually(ended.is_set)
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    async def test_a_worker_that_stops_gives_back_at_once_what_waits_in_vain(
+    async def test_stopping_worker_snoozes_jobs_that_cannot_get_tokens_soon(
         self, database_url: str, session: Session, kind: str
     ) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(600)))
-        waits_in(app)
+        declare_waiting_jobs(app)
         async with exhausted(app, session):
             async with working(app):
                 jobs = [await app.enqueue(kind) for _ in range(3)]
                 jobs.append(await app.enqueue("for_an_hour"))
                 for job in jobs:
                     await eventually(partial(running, app, job.id))
-                await eventually(lambda: asks(session))
-            for job in jobs:  # the worker has stopped, within PATIENCE_S
+                await eventually(lambda: has_requested(session))
+            for job in jobs:  # the worker has stopped
                 found = await app.get(job.id)
                 assert (found.state, found.attempt, found.errors) == (State.SCHEDULED, 0, [])
                 assert found.run_at - await session.now() <= seconds(60)
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    async def test_at_the_end_of_the_shutdown_timeout_all_are_given_back(
+    async def test_worker_releases_waiting_jobs_after_the_shutdown_timeout(
         self, database_url: str, session: Session, kind: str
     ) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
-        waits_in(app)
+        declare_waiting_jobs(app)
         async with exhausted(app, session):
             await drain_to(session, 9.5)
             async with working(app):
                 job = await app.enqueue(kind)
-                await eventually(lambda: is_promised(session, 1))
+                await eventually(lambda: is_booked(session, 1))
                 await eventually(lambda: running(app, job.id))
-                await eventually(lambda: asks(session))
+                await eventually(lambda: has_requested(session))
             found = await app.get(job.id)
             assert (found.state, found.attempt, found.errors) == (State.AVAILABLE, 0, [])
 
 
-def waits_in(app: App) -> None:
+def declare_waiting_jobs(app: App) -> None:
     @app.job
     async def in_loop(ctx: Context) -> None:
         await ctx.rate_limit("gh")
@@ -335,14 +342,14 @@ def waits_in(app: App) -> None:
 
 
 async def drain_to(session: Session, wait_s: float) -> None:
-    """So that the next token comes in about that time."""
+    """Drain the limit so that the next token is available in about that time."""
     await delete_rate_limit(session, "gh")
     await limit(session, "10/s")
     await drain_rate_limit(session, "gh", seconds(wait_s))
 
 
 class TestConnection:
-    async def test_jobs_that_do_not_ask_cost_nothing_and_those_that_do_ask_together(
+    async def test_only_jobs_that_use_rate_limits_open_a_connection_and_they_share_requests(
         self, database_url: str, session: Session
     ) -> None:
         async with counted(database_url) as (url, wire):
@@ -370,7 +377,7 @@ class TestConnection:
             assert 1 <= wire.of("rates", "take_tokens") <= 5
             assert wire.settings["awa rates"]["synchronous_commit"] == "off"
 
-    async def test_a_database_that_is_away_is_waited_for(self, app: App, session: Session) -> None:
+    async def test_worker_waits_for_an_unreachable_database(self, app: App, session: Session) -> None:
         total = 100
 
         @app.job
@@ -393,23 +400,23 @@ class TestConnection:
         assert failed == 0
 
     @pytest.mark.parametrize("max_wait", [None, "1h"])
-    async def test_the_app_waits_for_a_database_that_is_away(
+    async def test_app_waits_for_an_unreachable_database(
         self, database_url: str, session: Session, caplog: pytest.LogCaptureFixture, max_wait: str | None
     ) -> None:
         await limit(session, "1000/s")
-        async with door(database_url) as (url, open_door, close_door), with_settings(url, QUICK) as app:
+        async with proxy(database_url) as (url, open_proxy, close_proxy), with_settings(url, QUICK) as app:
             await app.rate_limit("gh")
-            await close_door()
-            asking = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
+            await close_proxy()
+            waiting = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
             await eventually(lambda: "cannot reach the database, retrying" in caplog.text)
-            await asyncio.wait({asking}, timeout=0.5)
-            assert not asking.done()
-            await open_door()
+            await asyncio.wait({waiting}, timeout=0.5)
+            assert not waiting.done()
+            await open_proxy()
             async with asyncio.timeout(PATIENCE_S):
-                await asking
+                await waiting
 
     @pytest.mark.parametrize("max_wait", [None, "1h"])
-    async def test_an_app_that_closes_waits_for_no_database(
+    async def test_closing_app_does_not_wait_for_an_unreachable_database(
         self,
         database_url: str,
         session: Session,
@@ -419,25 +426,25 @@ class TestConnection:
     ) -> None:
         monkeypatch.setattr("awa_py.client.RECONNECT_DELAYS_S", (600,))
         await limit(session, "1000/s")
-        async with door(database_url) as (url, _, close_door):
+        async with proxy(database_url) as (url, _, close_proxy):
             async with with_settings(url, QUICK) as app:
                 await app.rate_limit("gh")
-                await close_door()
-                asking = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
+                await close_proxy()
+                waiting = asyncio.create_task(app.rate_limit("gh", max_wait=max_wait))
                 await eventually(lambda: "cannot reach the database, retrying" in caplog.text)
-            _, waiting = await asyncio.wait({asking}, timeout=5)
-            assert not waiting
-            if max_wait is None:  # it stood in line
-                assert asking.cancelled()
+            _, pending = await asyncio.wait({waiting}, timeout=5)
+            assert not pending
+            if max_wait is None:  # it waited in line
+                assert waiting.cancelled()
             else:
-                assert isinstance(asking.exception(), awa.AwaError)
+                assert isinstance(waiting.exception(), awa.AwaError)
 
 
 @asynccontextmanager
-async def door(
+async def proxy(
     database_url: str,
 ) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]]:
-    """An open door to the database; how to open it again, and how to close it: then nobody is there."""
+    """Yield the URL of a proxy to the database, and functions to open it again and to close it."""
     parts = urlsplit(database_url)
     wire = Wire(parts.hostname or "127.0.0.1", parts.port or 5432)
     account, at, _ = parts.netloc.rpartition("@")

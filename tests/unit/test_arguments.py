@@ -34,7 +34,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from awa_py.arguments.signature import Signature, dumps, loads
+from awa_py.arguments.json_text import dumps
+from awa_py.arguments.signature import Signature
 from awa_py.errors import InvalidArguments, InvalidJob
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def signature_of(hint: Any) -> Signature:
 def round_trip(hint: Any, value: object) -> Any:
     signature = signature_of(hint)
     text = dumps(signature.dump((value,), {}), what="handler", limit=MIB)
-    return signature.load(loads(text))["value"]
+    return signature.load(json.loads(text))["value"]
 
 
 def error_of(call: Callable[[], object], expected: type[InvalidJob] = InvalidArguments) -> str:
@@ -243,7 +244,7 @@ GOOD: list[tuple[Any, object, object]] = [
 @pytest.mark.parametrize(
     ("hint", "value", "stored"), GOOD, ids=[f"{n}-{hint}"[:60] for n, (hint, _, _) in enumerate(GOOD)]
 )
-def test_values_become_json_and_come_back(hint: Any, value: object, stored: object) -> None:
+def test_value_survives_the_round_trip_through_json(hint: Any, value: object, stored: object) -> None:
     assert json.loads(json.dumps(signature_of(hint).dump((value,), {}))) == {"value": stored}
     back = round_trip(hint, value)
     assert back == (list(value) if isinstance(value, tuple) and hint is Any else value)
@@ -270,7 +271,7 @@ def test_values_become_json_and_come_back(hint: Any, value: object, stored: obje
         (Literal[True], True, bool),
     ],
 )
-def test_the_handler_gets_what_its_annotation_promises(hint: Any, value: object, kind: type) -> None:
+def test_handler_gets_the_annotated_type(hint: Any, value: object, kind: type) -> None:
     assert type(round_trip(hint, value)) is kind
 
 
@@ -287,9 +288,9 @@ BAD: list[tuple[Any, object, str]] = [
     (None, 0, 'argument "value" must be None, not int'),
     (int | None, "3", 'argument "value" must be int or None, not str'),
     (int | str | None, 1.5, 'argument "value" must be int, str or None, not float'),
-    (Literal["a", "b"], "c", 'argument "value" must be "a" or "b", which this str is not'),
-    (Literal[1], True, 'argument "value" must be 1, which this bool is not'),
-    (Literal["a"], [], 'argument "value" must be "a", which this list is not'),
+    (Literal["a", "b"], "c", 'argument "value" must be "a" or "b", but this str is not valid'),
+    (Literal[1], True, 'argument "value" must be 1, but this bool is not valid'),
+    (Literal["a"], [], 'argument "value" must be "a", but this list is not valid'),
     (list[int], "12", 'argument "value" must be list, not str'),
     (list[int], [1, 2, 3, "x"], "arguments.value[3] must be int, not str"),
     (Sequence[str], "abc", 'argument "value" must be Sequence, not str'),
@@ -337,22 +338,22 @@ BAD: list[tuple[Any, object, str]] = [
     (
         str | datetime,
         NOW,
-        'argument "value" is datetime, but would come back as str: annotate it datetime alone',
+        'argument "value" is datetime, but would be read back as str: annotate it as datetime alone',
     ),
     (
         int | timedelta,
         timedelta(seconds=5),
-        'argument "value" is timedelta, but would come back as int: annotate it timedelta alone',
+        'argument "value" is timedelta, but would be read back as int: annotate it as timedelta alone',
     ),
     (
         int | Level,
         Level.LOW,
-        'argument "value" is Level, but would come back as int: annotate it Level alone',
+        'argument "value" is Level, but would be read back as int: annotate it as Level alone',
     ),
     (
         list[int] | set[int],
         {1},
-        'argument "value" is set, but would come back as list: annotate it set alone',
+        'argument "value" is set, but would be read back as list: annotate it as set alone',
     ),
 ]
 
@@ -360,7 +361,7 @@ BAD: list[tuple[Any, object, str]] = [
 @pytest.mark.parametrize(
     ("hint", "value", "problem"), BAD, ids=[f"{n}-{hint}"[:60] for n, (hint, _, _) in enumerate(BAD)]
 )
-def test_what_does_not_fit_is_refused_when_enqueued(hint: Any, value: object, problem: str) -> None:
+def test_enqueue_rejects_value_that_does_not_fit_its_annotation(hint: Any, value: object, problem: str) -> None:
     signature = signature_of(hint)
     assert error_of(lambda: signature.dump((value,), {})) == f"handler: {problem}"
 
@@ -380,7 +381,7 @@ def test_what_does_not_fit_is_refused_when_enqueued(hint: Any, value: object, pr
         (Any, None, None),
     ],
 )
-def test_json_written_by_hand_is_read(hint: Any, stored: object, value: object) -> None:
+def test_load_accepts_json_from_other_sources(hint: Any, stored: object, value: object) -> None:
     back = signature_of(hint).load({"value": stored})["value"]
     assert back == value
     assert type(back) is type(value)
@@ -394,54 +395,58 @@ def test_json_written_by_hand_is_read(hint: Any, stored: object, value: object) 
         (int, True, 'argument "value" must be int, not bool'),
         (int, 3.0, 'argument "value" must be int, not float'),
         (float, True, 'argument "value" must be float, not bool'),
-        (float, 10**400, 'argument "value" must be float, which this int is not'),
+        (float, 10**400, 'argument "value" must be float, but this int is not valid'),
         (bool, 0, 'argument "value" must be bool, not int'),
         (int | None, "3", 'argument "value" must be int or None, not str'),
-        (datetime, "yesterday", 'argument "value" must be datetime, which this str is not'),
+        (datetime, "yesterday", 'argument "value" must be datetime, but this str is not valid'),
         (datetime, 3, 'argument "value" must be datetime, not int'),
         (
             datetime,
             "2026-07-01T09:30:00",
             'argument "value" must be an aware datetime, not a naive one: give it a timezone',
         ),
-        (datetime | None, "yesterday", 'argument "value" must be datetime, which this str is not'),
-        (date, "2026-13-01", 'argument "value" must be date, which this str is not'),
-        (time, "25:00", 'argument "value" must be time, which this str is not'),
-        (timedelta, "soon", 'argument "value" must be timedelta, which this str is not'),
-        (timedelta, 1e300, 'argument "value" must be timedelta, which this float is not'),
+        (datetime | None, "yesterday", 'argument "value" must be datetime, but this str is not valid'),
+        (date, "2026-13-01", 'argument "value" must be date, but this str is not valid'),
+        (time, "25:00", 'argument "value" must be time, but this str is not valid'),
+        (timedelta, "soon", 'argument "value" must be timedelta, but this str is not valid'),
+        (timedelta, 1e300, 'argument "value" must be timedelta, but this float is not valid'),
         (timedelta, True, 'argument "value" must be timedelta, not bool'),
-        (UUID, "x", 'argument "value" must be UUID, which this str is not'),
-        (Decimal, "x", 'argument "value" must be Decimal, which this str is not'),
-        (Colour, "green", 'argument "value" must be Colour, which this str is not'),
-        (Colour, [], 'argument "value" must be Colour, which this list is not'),
-        (Level, True, 'argument "value" must be Level, which this bool is not'),
-        (Corner, "EAST", 'argument "value" must be Corner, which this str is not'),
-        (bytes, "é", 'argument "value" must be bytes, which this str is not'),
-        (bytes, "AP8!=", 'argument "value" must be bytes, which this str is not'),
-        (bytes, "A", 'argument "value" must be bytes, which this str is not'),
-        (Literal["a", "b"], "c", 'argument "value" must be "a" or "b", which this str is not'),
-        (Literal[1], True, 'argument "value" must be 1, which this bool is not'),
+        (UUID, "x", 'argument "value" must be UUID, but this str is not valid'),
+        (Decimal, "x", 'argument "value" must be Decimal, but this str is not valid'),
+        (Colour, "green", 'argument "value" must be Colour, but this str is not valid'),
+        (Colour, [], 'argument "value" must be Colour, but this list is not valid'),
+        (Level, True, 'argument "value" must be Level, but this bool is not valid'),
+        (Corner, "EAST", 'argument "value" must be Corner, but this str is not valid'),
+        (bytes, "é", 'argument "value" must be bytes, but this str is not valid'),
+        (bytes, "AP8!=", 'argument "value" must be bytes, but this str is not valid'),
+        (bytes, "A", 'argument "value" must be bytes, but this str is not valid'),
+        (Literal["a", "b"], "c", 'argument "value" must be "a" or "b", but this str is not valid'),
+        (Literal[1], True, 'argument "value" must be 1, but this bool is not valid'),
         (list[int], {"0": 1}, 'argument "value" must be list, not dict'),
         (list[int], [1, None], "arguments.value[1] must be int, not None"),
-        (set[Any], [[]], 'argument "value" must be set, which this list is not'),
+        (set[Any], [[]], 'argument "value" must be set, but this list is not valid'),
         (tuple[int, int], [1], 'argument "value" must have 2 items, not 1'),
         (tuple[int, int], "ab", 'argument "value" must be tuple, not str'),
         (dict[int, str], {"x": "y"}, 'argument "value" has a key that is not int'),
         (dict[str, str], [], 'argument "value" must be dict, not list'),
         (Point, {}, 'argument "value" is missing "x"'),
         (Point, {"x": 1, "w": 2}, 'argument "value" has an unexpected "w"'),
-        (Point, {"x": 1, "at": "noon"}, "arguments.value.at must be datetime, which this str is not"),
+        (Point, {"x": 1, "at": "noon"}, "arguments.value.at must be datetime, but this str is not valid"),
         (Point, [1], 'argument "value" must be Point, not list'),
         (Node, {"name": "a", "children": [{"name": 1}]}, "arguments.value.children[0].name must be str, not int"),
         (Picky, {"n": -1}, 'argument "value" cannot become Picky: it raised ValueError'),
         (Movie, {"title": "Up"}, 'argument "value" is missing "released"'),
-        (Movie, {"title": "Up", "released": "2009"}, "arguments.value.released must be date, which this str is not"),
+        (
+            Movie,
+            {"title": "Up", "released": "2009"},
+            "arguments.value.released must be date, but this str is not valid",
+        ),
         (Point | Pair, {"z": 1}, 'argument "value" must be Point or Pair, not dict'),
         (str, ["x" * 100], 'argument "value" must be str, not list'),
-        (UUID, "x" * 100, 'argument "value" must be UUID, which this str is not'),
+        (UUID, "x" * 100, 'argument "value" must be UUID, but this str is not valid'),
     ],
 )
-def test_what_does_not_fit_is_refused_when_run(hint: Any, stored: object, problem: str) -> None:
+def test_run_rejects_json_that_does_not_fit_the_annotation(hint: Any, stored: object, problem: str) -> None:
     signature = signature_of(hint)
     assert error_of(lambda: signature.load({"value": stored})) == f"handler: {problem}"
 
@@ -452,7 +457,7 @@ def send_email(ctx: Context, to: str, subject: str, retries: int = 3, *, urgent:
 SEND = Signature.from_function(send_email, context_type=Context)
 
 
-def test_a_call_is_bound_without_the_context() -> None:
+def test_dump_binds_a_call_without_the_context() -> None:
     assert SEND.context_parameter == "ctx"
     assert SEND.dump(("a@example.com",), {"subject": "hi", "urgent": True}) == {
         "to": "a@example.com",
@@ -461,7 +466,7 @@ def test_a_call_is_bound_without_the_context() -> None:
     }
 
 
-def test_defaults_are_left_to_the_handler() -> None:
+def test_dump_leaves_defaults_to_the_handler() -> None:
     assert SEND.dump(("a", "b"), {}) == {"to": "a", "subject": "b"}
     assert SEND.load({"to": "a", "subject": "b"}) == {"to": "a", "subject": "b"}
 
@@ -480,7 +485,7 @@ def test_defaults_are_left_to_the_handler() -> None:
         ((), {1: "a"}, 'unexpected argument "1"'),
     ],
 )
-def test_a_call_that_does_not_bind_is_refused(
+def test_dump_rejects_call_that_does_not_bind(
     args: tuple[object, ...], kwargs: dict[str, object], problem: str
 ) -> None:
     assert error_of(lambda: SEND.dump(args, kwargs)) == f"send_email: {problem}"
@@ -498,18 +503,18 @@ def test_a_call_that_does_not_bind_is_refused(
         (None, "the arguments must be a JSON object, not null"),
     ],
 )
-def test_a_payload_that_does_not_bind_is_refused(payload: object, problem: str) -> None:
+def test_load_rejects_payload_that_does_not_bind(payload: object, problem: str) -> None:
     assert error_of(lambda: SEND.load(payload)) == f"send_email: {problem}"
 
 
-def test_loading_leaves_the_payload_alone() -> None:
+def test_load_does_not_change_the_payload() -> None:
     payload: dict[str, object] = {"to": "a", "subject": "b"}
     loaded = SEND.load(payload)
     loaded["to"] = "c"
     assert payload == {"to": "a", "subject": "b"}
 
 
-def test_other_names_pass_to_keyword_arguments_but_never_the_context() -> None:
+def test_keyword_parameters_accept_other_names_but_not_the_context() -> None:
     def handler(ctx: Context, to: str, **rest: int) -> None: ...
 
     signature = Signature.from_function(handler, context_type=Context)
@@ -521,7 +526,7 @@ def test_other_names_pass_to_keyword_arguments_but_never_the_context() -> None:
     assert error_of(lambda: signature.dump((), {"n": 1})) == 'handler: missing argument "to"'
 
 
-def test_variable_and_positional_only_parameters_cannot_be_registered() -> None:
+def test_signature_rejects_unsupported_parameters() -> None:
     def variable(*parts: str) -> None: ...
     def positional(to: str, /) -> None: ...
     def twice(one: Context, two: Context) -> None: ...
@@ -530,12 +535,14 @@ def test_variable_and_positional_only_parameters_cannot_be_registered() -> None:
     def registering(function: Callable[..., object]) -> str:
         return error_of(lambda: Signature.from_function(function, context_type=Context), InvalidJob)
 
-    assert registering(variable) == "variable: *parts cannot be a job's: its arguments are stored by name"
-    assert registering(positional) == "positional: to cannot be positional-only: a job's arguments are stored by name"
+    assert registering(variable) == "variable: *parts is not supported: a job's arguments are stored by name"
+    assert registering(positional) == (
+        "positional: to is positional-only, which is not supported: a job's arguments are stored by name"
+    )
     assert registering(twice) == 'twice: both "one" and "two" are annotated as the context'
-    assert (
-        registering(seeded)
-        == 'seeded: argument "value": Seeded cannot be rebuilt: its constructor needs "seed", not a field'
+    assert registering(seeded) == (
+        'seeded: argument "value": Seeded cannot be rebuilt from JSON: '
+        'its constructor needs "seed", which is not a field'
     )
 
 
@@ -551,7 +558,7 @@ def test_variable_and_positional_only_parameters_cannot_be_registered() -> None:
     ],
     ids=str,
 )
-def test_the_context_is_found_by_its_annotation(hint: Any) -> None:
+def test_context_is_found_by_its_annotation(hint: Any) -> None:
     def handler(n: Any, anything: Any) -> None: ...
 
     handler.__annotations__ = {"n": int, "anything": hint}
@@ -561,11 +568,11 @@ def test_the_context_is_found_by_its_annotation(hint: Any) -> None:
 
 
 @pytest.mark.parametrize("hint", [list[Context], dict[str, Context], "MyContext", int, Any], ids=str)
-def test_nothing_else_is_the_context(hint: Any) -> None:
+def test_other_annotations_are_not_the_context(hint: Any) -> None:
     assert signature_of(hint).context_parameter is None
 
 
-def test_an_annotation_that_cannot_be_resolved_converts_like_any_and_spares_the_others() -> None:
+def test_unresolvable_annotation_is_treated_as_any_and_does_not_affect_others() -> None:
     def handler(value: "Missing", n: "int", when: "datetime", deep: "list[Missing]") -> None: ...
 
     signature = Signature.from_function(handler, context_type=Context)
@@ -574,7 +581,7 @@ def test_an_annotation_that_cannot_be_resolved_converts_like_any_and_spares_the_
     assert signature.load({"value": "x", "n": 1, "when": NOW.isoformat(), "deep": []})["when"] == NOW
 
 
-def test_a_field_that_cannot_be_resolved_spares_the_others() -> None:
+def test_unresolvable_field_does_not_affect_other_fields() -> None:
     @dataclass
     class Half:
         known: "datetime"
@@ -585,7 +592,7 @@ def test_a_field_that_cannot_be_resolved_spares_the_others() -> None:
 
 
 @pytest.mark.parametrize("hint", [5, "5 +", [], {}, ..., len, Callable[[], int], type[int], "lambda: 0"], ids=str)
-def test_an_annotation_that_is_no_type_does_not_matter(hint: Any) -> None:
+def test_annotation_that_is_not_a_type_is_ignored(hint: Any) -> None:
     assert round_trip(hint, {"a": 1}) == {"a": 1}
 
 
@@ -596,7 +603,7 @@ def import_source(monkeypatch: pytest.MonkeyPatch, source: str) -> Any:
     return module
 
 
-def test_annotations_kept_as_text_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_string_annotations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_source(
         monkeypatch,
         """
@@ -625,13 +632,13 @@ def test_annotations_kept_as_text_are_resolved(monkeypatch: pytest.MonkeyPatch) 
     tree = module.Tree(NOW, [module.Tree(NOW, [])])
     given = {"options": {"when": NOW}, "loose": {}, "tree": tree}
     assert signature.context_parameter == "ctx"
-    assert signature.load(loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
+    assert signature.load(json.loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
     message = error_of(lambda: signature.load({"options": {}, "loose": {}}))
     assert message == 'handler: argument "options" is missing "when"'
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is of Python 3.12")
-def test_type_aliases_and_type_parameters_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_type_aliases_and_type_parameters_are_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_source(
         monkeypatch,
         """
@@ -645,13 +652,13 @@ def test_type_aliases_and_type_parameters_are_understood(monkeypatch: pytest.Mon
     )
     signature = Signature.from_function(module.handler, context_type=Context)
     given = {"when": NOW, "tree": [NOW, [NOW, []]], "pair": (1, NOW), "broken": [1], "any": {"a": 1}}
-    assert signature.load(loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
+    assert signature.load(json.loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
     message = error_of(lambda: signature.dump((), given | {"tree": [3]}))
     assert message == "handler: arguments.tree[0] must be datetime or list, not int"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated late since Python 3.14")
-def test_a_late_annotation_that_cannot_be_evaluated_spares_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolvable_lazy_annotation_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_source(
         monkeypatch,
         """
@@ -667,10 +674,10 @@ def test_a_late_annotation_that_cannot_be_evaluated_spares_the_others(monkeypatc
     signature = Signature.from_function(module.handler, context_type=Context)
     assert signature.context_parameter == "ctx"
     given = {"when": NOW, "value": [1], "half": module.Half(NOW, [2])}
-    assert signature.load(loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
+    assert signature.load(json.loads(dumps(signature.dump((), given), what="x", limit=MIB))) == given
 
 
-def test_none_as_the_default_makes_none_an_argument() -> None:
+def test_default_of_none_allows_none() -> None:
     def handler(to: str = None, n: "Missing" = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
 
     signature = Signature.from_function(handler, context_type=Context)
@@ -678,7 +685,7 @@ def test_none_as_the_default_makes_none_an_argument() -> None:
     assert error_of(lambda: signature.dump((3,), {})) == 'handler: argument "to" must be str or None, not int'
 
 
-def test_methods_partials_wrappers_and_callable_objects_are_handlers() -> None:
+def test_methods_partials_wrappers_and_callable_objects_can_be_handlers() -> None:
     class Mailer:
         def send(self, to: str, n: int) -> None: ...
 
@@ -697,14 +704,13 @@ def test_methods_partials_wrappers_and_callable_objects_are_handlers() -> None:
     assert of(wrapped).context_parameter == "ctx"
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_deeply_nested_value_is_rejected() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
     assert error_of(lambda: signature_of(Any).dump((deep,), {})) == 'handler: argument "value" is nested too deeply'
     message = error_of(lambda: dumps({"value": deep}, what="handler", limit=MIB), InvalidJob)
     assert message == "handler: arguments: nested too deeply for JSON"
-    assert error_of(lambda: loads("[" * 100_000), InvalidJob) == "the JSON is nested too deeply"
 
 
 def test_json_is_compact_and_keeps_unicode() -> None:
@@ -732,24 +738,24 @@ HOLDS_ITSELF.append({"a": HOLDS_ITSELF})
         ({"x": {"a b": object()}}, "arguments.x[…]: an object is not JSON-serializable"),
         ({"x": {(1, 2): 3}}, 'argument "x": in a key, a tuple is not JSON-serializable'),
         ({"x": {b"k": 3}}, 'argument "x": in a key, a bytes is not JSON-serializable'),
-        ({"x": HOLDS_ITSELF}, "arguments.x[0].a: it holds itself"),
-        ({"x": 10**5000}, 'argument "x": an integer of so many digits cannot be written'),
+        ({"x": HOLDS_ITSELF}, "arguments.x[0].a: it contains itself"),
+        ({"x": 10**5000}, 'argument "x": the integer has too many digits'),
         ({1, 2}, "arguments: a set is not JSON-serializable"),
     ],
 )
-def test_what_cannot_be_stored_is_named(value: object, problem: str) -> None:
+def test_dumps_names_the_part_that_cannot_be_stored(value: object, problem: str) -> None:
     message = error_of(lambda: dumps(value, what="send_email", limit=MIB), InvalidJob)
     assert message == f"send_email: {problem}"
 
 
-def test_results_are_named_as_such() -> None:
+def test_dumps_names_results_as_results() -> None:
     message = error_of(lambda: dumps({"x": math.inf}, what="resize", limit=MIB, noun="result"), InvalidJob)
     assert message == "resize: result.x: Infinity is not JSON"
 
 
 @pytest.mark.parametrize("value", [r"\u0000", r"\\u0000", "u0000", "\\", "\x01\x1f\x7f", "\uffff", "\u2028"])
-def test_backslashes_and_other_control_characters_can_be_stored(value: str) -> None:
-    assert loads(dumps({value: value}, what="x", limit=MIB)) == {value: value}
+def test_backslashes_and_control_characters_can_be_stored(value: str) -> None:
+    assert json.loads(dumps({value: value}, what="x", limit=MIB)) == {value: value}
 
 
 @pytest.mark.parametrize(
@@ -762,18 +768,13 @@ def test_backslashes_and_other_control_characters_can_be_stored(value: str) -> N
         ("x" * 4094, 100, "4 KiB of arguments, the limit is 100 bytes"),
     ],
 )
-def test_too_much_is_refused(characters: str, limit: int, problem: str) -> None:
+def test_dumps_rejects_json_over_the_limit(characters: str, limit: int, problem: str) -> None:
     assert error_of(lambda: dumps(characters, what="resize", limit=limit), InvalidJob) == f"resize: {problem}"
 
 
-def test_the_limit_itself_is_allowed_and_counts_bytes() -> None:
+def test_limit_is_inclusive_and_in_bytes() -> None:
     assert dumps("é" * 10, what="x", limit=22) == f'"{"é" * 10}"'
     error_of(lambda: dumps("é" * 10, what="x", limit=21), InvalidJob)
-
-
-@pytest.mark.parametrize("text", ["", "{", "NaN", '{"a": Infinity}', "{'a': 1}", "1 2", '"\n"', "1" * 5000])
-def test_text_that_is_not_json_is_refused(text: str) -> None:
-    assert "this is not JSON: " in error_of(lambda: loads(text), InvalidJob)
 
 
 scalars = {
@@ -822,13 +823,13 @@ def annotated_values(draw: st.DrawFn) -> tuple[Any, object]:
 
 
 @given(annotated_values())
-def test_every_supported_value_comes_back_equal(annotated: tuple[Any, object]) -> None:
+def test_every_supported_value_survives_the_round_trip(annotated: tuple[Any, object]) -> None:
     hint, value = annotated
     assert round_trip(hint, value) == value
 
 
 @given(st.frozensets(scalars[Decimal]), st.frozensets(scalars[str]))
-def test_sets_come_back_equal(numbers: frozenset[Decimal], texts: frozenset[str]) -> None:
+def test_sets_survive_the_round_trip(numbers: frozenset[Decimal], texts: frozenset[str]) -> None:
     assert round_trip(frozenset[Decimal], numbers) == numbers
     assert round_trip(frozenset[str], texts) == texts
 
@@ -841,15 +842,15 @@ def test_equal_sets_give_equal_json() -> None:
 
 
 @given(documents)
-def test_plain_json_comes_back_equal(value: object) -> None:
+def test_plain_json_survives_the_round_trip(value: object) -> None:
     assert round_trip(Any, value) == value
 
 
 @given(st.sampled_from([hint for hint, _, _ in GOOD]), documents)
-def test_any_document_is_refused_or_loads_to_what_can_be_dumped(hint: Any, stored: object) -> None:
+def test_document_is_rejected_or_loads_to_a_value_that_can_be_dumped(hint: Any, stored: object) -> None:
     signature = signature_of(hint)
     try:
         loaded = signature.load({"value": stored})
     except InvalidArguments:
         return
-    assert signature.load(loads(dumps(signature.dump((), loaded), what="x", limit=MIB))) == loaded
+    assert signature.load(json.loads(dumps(signature.dump((), loaded), what="x", limit=MIB))) == loaded

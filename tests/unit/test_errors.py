@@ -24,17 +24,17 @@ def drawn() -> dict[str, str]:
     return found
 
 
-def test_every_error_is_in_the_drawing_under_its_parent() -> None:
+def test_tree_in_the_docstring_shows_every_error_under_its_parent() -> None:
     assert drawn() == {name: error.__mro__[1].__name__ for name, error in CLASSES.items() if error is not AwaError}
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_error_says_what_it_means(name: str) -> None:
+def test_every_error_has_a_docstring(name: str) -> None:
     assert issubclass(CLASSES[name], AwaError)
     assert CLASSES[name].__doc__
 
 
-def test_wrong_values_are_also_value_errors_and_missing_things_lookup_errors() -> None:
+def test_errors_also_derive_from_builtin_errors() -> None:
     for error in (errors.ConfigError, errors.InvalidJob, errors.InvalidDuration, errors.InvalidSchedule):
         assert issubclass(error, ValueError)
     for missing in (errors.JobNotFound, errors.UnknownKind, errors.UnknownSchedule):

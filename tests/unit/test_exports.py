@@ -9,12 +9,12 @@ from awa_py import errors
 CONTRACT = {"App", "AwaError", "Cancel", "Context", "Fail", "Job", "Retry", "Snooze", "Throttled"}
 
 
-def test_the_names_are_sorted_and_each_is_there() -> None:
+def test_exported_names_exist_and_are_sorted() -> None:
     assert list(awa_py.__all__) == sorted(set(awa_py.__all__))
     assert all(hasattr(awa_py, name) for name in awa_py.__all__)
 
 
-def test_the_contracts_names_are_exported() -> None:
+def test_names_of_the_contract_are_exported() -> None:
     assert set(awa_py.__all__) >= CONTRACT
 
 
@@ -23,16 +23,16 @@ def test_every_error_is_exported() -> None:
     assert set(awa_py.__all__) >= raised
 
 
-def test_nothing_public_is_there_that_is_not_exported() -> None:
+def test_every_public_name_is_exported() -> None:
     public = {name for name, value in vars(awa_py).items() if not name.startswith("_") and not inspect.ismodule(value)}
     assert public == set(awa_py.__all__)
 
 
-def test_everything_exported_says_what_it_is() -> None:
+def test_every_exported_name_has_a_docstring() -> None:
     assert [name for name in awa_py.__all__ if not inspect.getdoc(getattr(awa_py, name))] == []
 
 
-def test_the_contracts_methods_are_there() -> None:
+def test_methods_of_the_contract_exist() -> None:
     app = awa_py.App()
     methods = {"job", "cron", "enqueue", "enqueue_many", "get", "result", "cancel", "retry", "work"}
     assert [name for name in methods if not callable(getattr(app, name))] == []

@@ -15,7 +15,7 @@ from awa_py.model.job import FINAL, UNFINISHED, JobSpec, NewJob, State, UniqueKe
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_plain_job_has_the_defaults() -> None:
+def test_new_job_has_the_defaults() -> None:
     job = NewJob(kind="work")
     assert (job.priority, job.max_attempts, job.args_json, job.concurrency_key) == (2, 25, "{}", None)
     assert (job.queue, job.spec.default_queue) == (None, "default")
@@ -46,13 +46,13 @@ def test_a_plain_job_has_the_defaults() -> None:
         ({"tags": ["x" * 201]}, "a tag is a string of 1 to 200 characters without NUL"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_it_is_about(fields: dict[str, Any], says: str) -> None:
+def test_invalid_job_is_rejected_with_the_reason(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidJob) as refusal:
         NewJob(**{"kind": "work", **fields})
     assert says in str(refusal.value)
 
 
-def test_it_cannot_be_changed_and_can_be_copied() -> None:
+def test_new_job_is_immutable_and_can_be_copied() -> None:
     job = NewJob(kind="work", args_json='{"n":1}', queue="mail", unique=UniqueKey(key="k"))
     for copied in (copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
         assert copied == job
@@ -63,7 +63,7 @@ def test_it_cannot_be_changed_and_can_be_copied() -> None:
         job.spec.queue = "other"  # type: ignore[misc]
 
 
-def test_jobs_of_one_declaration_share_their_terms() -> None:
+def test_jobs_of_one_definition_share_their_spec() -> None:
     app = App()
 
     @app.job(queue="mail", delay="10m", metadata={"a": [1]})
@@ -78,7 +78,7 @@ def test_jobs_of_one_declaration_share_their_terms() -> None:
         send.options(priority=9).new(to="a")
 
 
-def test_when_it_is_due() -> None:
+def test_spec_resolves_when_a_job_is_due() -> None:
     assert JobSpec(kind="work").is_due_immediately
     assert JobSpec(kind="work", delay=timedelta(0)).is_due_immediately
     assert not JobSpec(kind="work", delay=timedelta(seconds=1)).is_due_immediately
@@ -89,23 +89,23 @@ def test_when_it_is_due() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a\x00b", "x" * 1001])
-def test_a_unique_key_is_text_of_a_sensible_length(key: str) -> None:
+def test_unique_key_has_a_maximum_length(key: str) -> None:
     with pytest.raises(InvalidJob, match="a unique key has 1 to 1000 characters"):
         UniqueKey(key=key)
 
 
-def test_a_unique_key_holds_in_at_least_one_state() -> None:
+def test_unique_key_needs_at_least_one_state() -> None:
     with pytest.raises(InvalidJob, match="needs at least one state"):
         UniqueKey(key="k", states=())
 
 
-def test_names_of_the_longest_kind_are_fine() -> None:
+def test_names_of_maximum_length_are_valid() -> None:
     assert check_kind("x" * 200) == "x" * 200
     assert check_kind("with, a comma and ünï") == "with, a comma and ünï"
     assert check_queue("a b:c") == "a b:c"
 
 
-def test_json_has_what_was_set_and_no_more() -> None:
+def test_json_contains_only_what_was_set() -> None:
     assert json.loads(NewJob(kind="work").to_json()) == {
         "kind": "work",
         "priority": 2,
@@ -114,7 +114,7 @@ def test_json_has_what_was_set_and_no_more() -> None:
     }
 
 
-def test_json_has_everything_that_was_set() -> None:
+def test_json_contains_everything_that_was_set() -> None:
     job = NewJob(
         kind='a "kind"',
         args_json='{"n":[1,{}]}',
@@ -143,7 +143,7 @@ def test_json_has_everything_that_was_set() -> None:
     }
 
 
-def test_every_state_is_final_or_not() -> None:
+def test_every_state_is_final_or_unfinished() -> None:
     assert {state for state in State if state.final} == FINAL == {State.COMPLETED, State.FAILED, State.CANCELLED}
     assert FINAL.isdisjoint(UNFINISHED)
     assert {*FINAL, *UNFINISHED} == set(State)

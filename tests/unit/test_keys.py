@@ -29,17 +29,17 @@ from awa_py.model.keys import KeyTemplate
         ("{a}", {"a": "{b}", "b": 2}, "{b}"),  # what is filled in is not looked at again
     ],
 )
-def test_names_are_filled_from_the_arguments(template: str, args: dict[str, Any], key: str) -> None:
+def test_template_is_filled_from_the_arguments(template: str, args: dict[str, Any], key: str) -> None:
     assert KeyTemplate("work", template).fill(json.dumps(args)) == key
 
 
-def test_a_name_that_the_job_does_not_have_is_named() -> None:
+def test_error_names_the_missing_argument() -> None:
     with pytest.raises(InvalidJob, match=r'^work: concurrency_key "c:\{other\}" names "other", which the job does not'):
         KeyTemplate("work", "c:{other}").fill('{"id":1}')
 
 
 @pytest.mark.parametrize("value", ["", "x" * 501, "a\x00b"])
-def test_a_key_has_a_sensible_length(value: str) -> None:
+def test_key_has_a_maximum_length(value: str) -> None:
     says = "work: a concurrency key has 1 to 500 characters and no NUL character"
     for make in (
         lambda: NewJob(kind="work", concurrency_key=value),
@@ -68,7 +68,7 @@ def test_a_key_has_a_sensible_length(value: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(options: JobOptions, says: str) -> None:
+def test_invalid_key_options_are_rejected_with_the_reason(options: JobOptions, says: str) -> None:
     app = App()
     with pytest.raises(InvalidJob) as by_name:
         app.new("work", **options)
@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(options: JobOptions, says: st
     assert says in str(declared.value)
 
 
-def test_a_declaration_that_names_no_argument_of_the_job_is_refused_at_once() -> None:
+def test_declaration_with_an_unknown_argument_in_the_key_is_rejected() -> None:
     app = App()
     with pytest.raises(InvalidJob, match=r'send: concurrency_key "c:\{custmer\}" names "custmer", which the job'):
 
@@ -94,7 +94,7 @@ def test_a_declaration_that_names_no_argument_of_the_job_is_refused_at_once() ->
     assert anything.new(customer=3).concurrency_key == "c:3"
 
 
-def test_jobs_of_one_declaration_share_all_but_the_key() -> None:
+def test_jobs_of_one_definition_share_all_but_the_key() -> None:
     app = App()
 
     @app.job(concurrency_key="day:{day}", concurrency_limit=3)
@@ -114,7 +114,7 @@ def test_jobs_of_one_declaration_share_all_but_the_key() -> None:
         report.options(concurrency_key="{note}").new(date(2026, 5, 4))
 
 
-def test_a_schedules_job_has_no_arguments_to_fill_in() -> None:
+def test_scheduled_job_cannot_have_arguments_in_its_key() -> None:
     app = App()
     with pytest.raises(InvalidJob, match='names "region"'):
 
@@ -123,7 +123,7 @@ def test_a_schedules_job_has_no_arguments_to_fill_in() -> None:
         async def digest(region: str = "eu") -> None: ...
 
 
-def test_it_goes_with_a_copy_and_into_json() -> None:
+def test_concurrency_key_is_copied_and_written_as_json() -> None:
     job = NewJob(kind="work", concurrency_key="k", ordered=True)
     for copied in (copy.deepcopy(job), pickle.loads(pickle.dumps(job))):
         assert copied == job

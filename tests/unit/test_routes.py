@@ -24,12 +24,12 @@ ROUTES = {"gh_*": "gh", "gh_hook_*": "hooks", "gh_hook_ping": "quick", "mail": "
         ("other", "default"),
     ],
 )
-def test_the_pattern_that_fits_best_says_where(kind: str, queue: str) -> None:
+def test_best_matching_pattern_wins(kind: str, queue: str) -> None:
     assert Routes(ROUTES).queue_for(kind) == queue
     assert Routes(dict(reversed(ROUTES.items()))).queue_for(kind) == queue
 
 
-def test_a_star_alone_fits_everything() -> None:
+def test_star_matches_every_kind() -> None:
     assert Routes({"*": "all", "a*": "some"}).queue_for("b") == "all"
 
 
@@ -38,34 +38,34 @@ def test_a_star_alone_fits_everything() -> None:
     [
         ("", "a route's pattern cannot be empty"),
         (" ", "a route's pattern cannot be empty"),
-        (None, "route None: a route's pattern is text"),
-        ("g*h", 'route "g*h": a star stands only at the end of a pattern'),
-        ("*_x", "a star stands only at the end"),
-        ("gh_**", "a star stands only at the end"),
+        (None, "route None: a route's pattern is a string"),
+        ("g*h", 'route "g*h": a star is allowed only at the end of a pattern'),
+        ("*_x", "a star is allowed only at the end"),
+        ("gh_**", "a star is allowed only at the end"),
         ("x" * 201, "a pattern has at most 200 characters"),
-        ("a\tb", "a pattern cannot hold control characters"),
+        ("a\tb", "a pattern cannot contain control characters"),
     ],
 )
-def test_a_pattern_that_cannot_be_is_refused(pattern: Any, says: str) -> None:
+def test_invalid_pattern_is_rejected(pattern: Any, says: str) -> None:
     for make in (lambda: check_pattern(pattern), lambda: App().route(pattern, "q"), lambda: App(routes={pattern: "q"})):
         with pytest.raises(ConfigError) as refusal:
             make()
         assert says in str(refusal.value)
 
 
-def test_a_queue_that_cannot_be_is_refused() -> None:
+def test_invalid_queue_is_rejected() -> None:
     with pytest.raises(InvalidJob, match="cannot contain a comma"):
         App().route("gh_*", "a,b")
 
 
-def test_a_route_is_declared_once() -> None:
+def test_conflicting_routes_are_rejected() -> None:
     app = App(routes={"gh_*": "gh"})
     app.route("gh_*", "gh")
     with pytest.raises(ConfigError, match=r'route "gh_\*" is declared twice: to "gh" and to "other"'):
         app.route("gh_*", "other")
 
 
-def test_a_named_queue_goes_before_a_route_and_order_of_declaration_does_not_matter() -> None:
+def test_queue_of_a_job_wins_over_routes_declared_before_or_after() -> None:
     app = App()
 
     @app.cron("@daily")
@@ -89,7 +89,7 @@ def test_a_named_queue_goes_before_a_route_and_order_of_declaration_does_not_mat
     assert "default_queue" not in options["gh_own"]
 
 
-def test_json_has_the_queue_or_the_usual_one() -> None:
+def test_json_has_the_queue_or_the_default_queue() -> None:
     app = App(routes={"gh_*": "gh"})
     for kind, named, usual in (
         ("gh_x", None, "gh"),

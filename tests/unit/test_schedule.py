@@ -83,7 +83,7 @@ def zoneinfo(name: str) -> ZoneInfo:
         (APIA, "30 * * * *", "2012-03-31T13:00", "01 03:30+1400, 01 03:30+1300, 01 04:30+1300"),
     ],
 )
-def test_clock_changes(zone: str, expression: str, start: str, expected: str) -> None:  # A8
+def test_schedule_handles_clock_changes(zone: str, expression: str, start: str, expected: str) -> None:  # A8
     schedule = Schedule(expression, zone)
     fires = schedule.upcoming(utc(start), 3)
     local = [fire.astimezone(zoneinfo(zone)) for fire in fires]
@@ -115,7 +115,7 @@ def fires_by_walking(schedule: Schedule, start: datetime, end: datetime) -> list
 
 @pytest.mark.parametrize("expression", ["30 2 * * *", "*/20 1-3 * * *", "45 * * * *", "30 */2 * * *"])
 @pytest.mark.parametrize(("zone", "day"), CLOCK_CHANGES)
-def test_agrees_with_a_walk_by_the_minute(zone: str, day: str, expression: str) -> None:  # A8
+def test_schedule_agrees_with_a_search_minute_by_minute(zone: str, day: str, expression: str) -> None:  # A8
     schedule = Schedule(expression, zone)
     start, end = utc(day) - timedelta(hours=12), utc(day) + timedelta(hours=36)
     expected = fires_by_walking(schedule, start, end)
@@ -123,7 +123,7 @@ def test_agrees_with_a_walk_by_the_minute(zone: str, day: str, expression: str) 
     assert schedule.missed(after=start, until=end, limit=10_000) == expected
 
 
-def test_clocks_still_change_after_2037() -> None:  # where pytz's own tables end
+def test_clock_changes_after_2037_are_known() -> None:  # where pytz's own tables end
     assert Schedule("0 12 * * *", BERLIN).next(utc("2050-07-01")) == utc("2050-07-01T10:00")
 
 
@@ -138,7 +138,7 @@ instants = st.one_of(
 @settings(deadline=None)
 @given(st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES), instants)
 @example("*/15 * * * *", BERLIN, utc("2024-10-27T00:59:59.5"))
-def test_both_directions_agree(expression: str, zone: str, moment: datetime) -> None:  # A8
+def test_forward_and_backward_searches_agree(expression: str, zone: str, moment: datetime) -> None:  # A8
     schedule = Schedule(expression, zone)
     fires = schedule.upcoming(moment, 12)
     assert all(fire.tzinfo is UTC and fire.microsecond == 0 for fire in fires)
@@ -155,7 +155,7 @@ def test_both_directions_agree(expression: str, zone: str, moment: datetime) -> 
     assert schedule.next(latest) == fires[0]
 
 
-def test_six_fields_put_seconds_first() -> None:
+def test_six_fields_start_with_seconds() -> None:
     assert Schedule("30 0 9 * * *").next(utc("2024-06-01")) == utc("2024-06-01T09:00:30")
     assert Schedule("*/10 * * * * *").next(utc("2024-06-01T00:00:50")) == utc("2024-06-01T00:01:00")
     assert Schedule("0 30 9 * * MON").next(utc("2024-06-01")) == utc("2024-06-03T09:30:00")
@@ -175,7 +175,7 @@ def test_latest_includes_its_end_and_excludes_its_start() -> None:  # A8
 
 
 @pytest.mark.parametrize("expression", ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "* * * 31 2 *"])
-def test_never_fires(expression: str) -> None:
+def test_impossible_date_never_fires(expression: str) -> None:
     schedule, now = Schedule(expression), utc("2024-06-01")
     assert schedule.never_fires
     assert schedule.next(now) is None
@@ -208,18 +208,18 @@ def test_never_fires(expression: str) -> None:
         ("@hourly", "2024-06-01", "2024-06-01T01:00"),
     ],
 )
-def test_expressions(expression: str, start: str, expected: str) -> None:
+def test_expression_fires_at_the_expected_times(expression: str, start: str, expected: str) -> None:
     schedule = Schedule(expression)
     assert not schedule.never_fires
     assert schedule.next(utc(start)) == utc(expected)
     assert schedule.latest(after=utc(start), until=utc(expected)) == utc(expected)
 
 
-def test_the_calendar_ends() -> None:
+def test_schedule_ends_with_the_calendar() -> None:
     assert Schedule("0 0 1 1 *").next(utc("9999-06-01")) is None
 
 
-def test_a_schedule_is_a_plain_value() -> None:
+def test_schedules_are_equal_by_value() -> None:
     schedule = Schedule("0 9 * * *", BERLIN)
     assert pickle.loads(pickle.dumps(schedule)) == schedule
     assert len({schedule, Schedule("0 9 * * *", BERLIN), Schedule("0 9 * * *")}) == 2
@@ -228,25 +228,25 @@ def test_a_schedule_is_a_plain_value() -> None:
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
-        ("", "it has no fields; write five"),
+        ("", "it has no fields; use five"),
         ("* * * * * * 2030", "it has 7 fields"),
-        ("@reboot", "there is no such alias; use one of @yearly, "),
-        ("61 * * * *", '"61" is no minute; use 0-59'),
-        ("60 * * * * *", '"60" is no second; use 0-59'),
-        ("0 24 * * *", '"24" is no hour; use 0-23'),
-        ("0 0 0 * *", '"0" is no day of the month; use 1-31'),
-        ("0 0 0 0 * *", '"0" is no day of the month'),
-        ("0 0 * FOO *", '"FOO" is no month; use 1-12 or JAN-DEC'),
-        ("0 0 * * 8", '"8" is no day of the week; use 0-7 or SUN-SAT'),
-        ("*/0 * * * *", '"*/0" is no minute'),
-        ("9" * 5000 + " * * * *", '9" is no minute'),
-        ("R * * * *", '"R" picks the minute by chance'),
-        ("0 0 r(1-5) * * *", '"r(1-5)" picks the hour by chance'),
-        ("H/15 * * * *", '"H/15" picks the minute by chance or by hash'),
-        ("0 9-9 * * *", 'the hour "9-9" has a range that ends where it starts; write "9"'),
+        ("@reboot", "unknown alias; use one of @yearly, "),
+        ("61 * * * *", '"61" is not a valid minute; use 0-59'),
+        ("60 * * * * *", '"60" is not a valid second; use 0-59'),
+        ("0 24 * * *", '"24" is not a valid hour; use 0-23'),
+        ("0 0 0 * *", '"0" is not a valid day of the month; use 1-31'),
+        ("0 0 0 0 * *", '"0" is not a valid day of the month'),
+        ("0 0 * FOO *", '"FOO" is not a valid month; use 1-12 or JAN-DEC'),
+        ("0 0 * * 8", '"8" is not a valid day of the week; use 0-7 or SUN-SAT'),
+        ("*/0 * * * *", '"*/0" is not a valid minute'),
+        ("9" * 5000 + " * * * *", '9" is not a valid minute'),
+        ("R * * * *", '"R" chooses the minute at random'),
+        ("0 0 r(1-5) * * *", '"r(1-5)" chooses the hour at random'),
+        ("H/15 * * * *", '"H/15" chooses the minute at random or by hash'),
+        ("0 9-9 * * *", 'the hour "9-9" has a range that ends where it starts; use "9"'),
     ],
 )
-def test_bad_expressions(expression: str, problem: str) -> None:  # A8
+def test_invalid_expression_is_rejected_with_the_reason(expression: str, problem: str) -> None:  # A8
     with pytest.raises(InvalidSchedule) as error:
         Schedule(expression)
     assert str(error.value).startswith(f'cron expression "{expression}": ')
@@ -265,14 +265,14 @@ def test_bad_expressions(expression: str, problem: str) -> None:  # A8
         ("Zürich!", "is unknown"),
     ],
 )
-def test_unknown_timezones(name: str, hint: str) -> None:  # A8
+def test_unknown_timezone_is_rejected_with_a_suggestion(name: str, hint: str) -> None:  # A8
     with pytest.raises(InvalidSchedule) as error:
         Schedule("@daily", name)
     assert f'timezone "{name}" is unknown; ' in str(error.value)
     assert hint in str(error.value)
 
 
-def test_naive_datetimes_are_refused() -> None:
+def test_naive_datetime_is_rejected() -> None:
     schedule, naive, aware = Schedule("@daily"), datetime(2024, 1, 1), utc("2024-01-01")
     with pytest.raises(ValueError, match="after=2024-01-01 00:00:00 has no timezone") as error:
         schedule.next(naive)
@@ -282,7 +282,7 @@ def test_naive_datetimes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("days", [30, 3650])
-def test_downtime_costs_one_step(monkeypatch: pytest.MonkeyPatch, days: int) -> None:  # A8
+def test_long_downtime_takes_one_search_step(monkeypatch: pytest.MonkeyPatch, days: int) -> None:  # A8
     schedule, now = Schedule("* * * * * *", BERLIN), utc("2024-06-01T12:00:00.25")
     steps, get_prev = [], croniter.get_prev
 

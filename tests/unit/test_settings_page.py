@@ -27,7 +27,7 @@ def rows() -> list[str]:
     return lines
 
 
-def test_every_setting_is_on_the_page_with_its_default() -> None:
+def test_every_setting_is_documented_with_its_default() -> None:
     page = PAGE.read_text().splitlines()
     assert [line for line in page if line.startswith("| `AWA_") and line in rows()] == rows()
 
@@ -41,7 +41,7 @@ def variables(command: Any) -> Iterator[str]:
             yield from variables(inner)
 
 
-def test_every_variable_of_the_command_line_is_on_the_page_and_no_other() -> None:
+def test_exactly_the_variables_of_the_command_line_are_documented() -> None:
     of_options = {*variables(typer.main.get_command(app)), QUEUES_VARIABLE}
     of_settings = {variable(setting.name) for setting in fields(Settings)}
     without_an_option = {"AWA_ENV_FILE", "AWA_PG_BIN"}

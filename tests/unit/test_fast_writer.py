@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from awa_py.arguments.fast_writer import PlainWriter
-from awa_py.arguments.signature import Signature, dumps
+from awa_py.arguments.fast_writer import FastWriter
+from awa_py.arguments.json_text import dumps
+from awa_py.arguments.signature import Signature
 from awa_py.errors import InvalidArguments, InvalidJob
 
 LIMIT = 1_000
@@ -41,8 +42,8 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
         },
     )
 )
-def test_the_text_is_that_of_the_long_way(arguments: dict[str, Any]) -> None:
-    writer = PlainWriter({name: step[0] for name, step in SIGNATURE._dumps.items() if step}, frozenset({"to"}))
+def test_fast_writer_returns_the_same_text_as_dumps(arguments: dict[str, Any]) -> None:
+    writer = FastWriter({name: step[0] for name, step in SIGNATURE._dumps.items() if step}, frozenset({"to"}))
     text = dumps(SIGNATURE.dump((), arguments), what="send", limit=10**6)
     written = writer.write(arguments, 10**6)
     assert written == text or "\\u0000" in text  # somebody's backslash before u0000: left to the long way
@@ -72,8 +73,8 @@ class Colour(StrEnum):
         {1: "a"},
     ],
 )
-def test_what_is_not_plain_is_left_to_the_long_way(arguments: dict[Any, Any]) -> None:
-    writer = PlainWriter({name: step[0] for name, step in SIGNATURE._dumps.items() if step}, frozenset({"to"}))
+def test_fast_writer_leaves_other_values_to_dumps(arguments: dict[Any, Any]) -> None:
+    writer = FastWriter({name: step[0] for name, step in SIGNATURE._dumps.items() if step}, frozenset({"to"}))
     assert writer.write(arguments, LIMIT) is None
 
 
@@ -89,18 +90,18 @@ def test_what_is_not_plain_is_left_to_the_long_way(arguments: dict[Any, Any]) ->
         ({}, InvalidArguments, 'send: missing argument "to"'),
     ],
 )
-def test_the_long_way_says_what_is_wrong(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_invalid_argument_gets_the_error_of_dump(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         SIGNATURE.write((), arguments, "mail", LIMIT)
 
 
-def test_arguments_by_position_are_the_same() -> None:
+def test_positional_and_keyword_arguments_give_the_same_text() -> None:
     assert SIGNATURE.write(("a", 2), {"urgent": True}, "send", LIMIT) == '{"to":"a","count":2,"urgent":true}'
     with pytest.raises(InvalidArguments, match='argument "to" was given twice'):
         SIGNATURE.write(("a",), {"to": "b"}, "send", LIMIT)
 
 
-def test_what_needs_conversion_goes_the_long_way_and_arrives() -> None:
+def test_value_that_needs_conversion_is_converted() -> None:
     assert (
         SIGNATURE.write((), {"to": Colour.RED, "x": [1, {"a": None}]}, "send", LIMIT)
         == '{"to":"red","x":[1,{"a":null}]}'

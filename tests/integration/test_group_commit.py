@@ -1,4 +1,4 @@
-"""Single enqueues at the same time share a commit, and nothing else: neither errors nor cancellations."""
+"""Concurrent single enqueues share a commit, but not errors or cancellations."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,7 +14,7 @@ from tests.support import PATIENCE_S, eventually, states
 
 pytestmark = pytest.mark.integration
 
-BAD = NewJob(kind="spoilt", parent_id=2**70)
+BAD = NewJob(kind="bad", parent_id=2**70)
 
 
 @pytest.fixture
@@ -29,20 +29,18 @@ async def app(database_url: str) -> AsyncIterator[App]:
 
 
 @asynccontextmanager
-async def held_up(session: Session) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
-    """Nothing can be enqueued inside; what it gives waits until a first one tries to."""
+async def blocked(session: Session) -> AsyncIterator[Callable[[], Coroutine[Any, Any, None]]]:
+    """Block all enqueues inside. Yield a function that waits until the first one is blocked."""
 
-    async def somebody_waits() -> None:
-        await eventually(
-            lambda: session.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")  # the first one's
-        )
+    async def is_blocked() -> None:
+        await eventually(lambda: session.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
     async with session.connection.transaction():
         await session.connection.execute("LOCK TABLE awa.ready IN ACCESS EXCLUSIVE MODE")
-        yield somebody_waits
+        yield is_blocked
 
 
-def begin(app: App, *jobs: NewJob) -> list["asyncio.Task[Job]"]:
+def start(app: App, *jobs: NewJob) -> list["asyncio.Task[Job]"]:
     return [asyncio.create_task(app.client.enqueue(job)) for job in jobs]
 
 
@@ -50,11 +48,11 @@ def numbered(app: App, *numbers: int) -> list[NewJob]:
     return [app.new("work", {"number": number}) for number in numbers]
 
 
-async def test_those_that_come_during_a_commit_go_together(app: App, session: Session) -> None:
-    async with held_up(session) as somebody_waits:
-        (first,) = begin(app, *numbered(app, 0))
-        await somebody_waits()
-        others = begin(app, *numbered(app, *range(1, 40)), app.new("work", delay="1h"))
+async def test_jobs_enqueued_during_a_commit_are_written_together(app: App, session: Session) -> None:
+    async with blocked(session) as is_blocked:
+        (first,) = start(app, *numbered(app, 0))
+        await is_blocked()
+        others = start(app, *numbered(app, *range(1, 40)), app.new("work", delay="1h"))
         await asyncio.sleep(0)
     jobs = await asyncio.gather(first, *others)
     assert [job.args.get("number") for job in jobs] == [*range(40), None]
@@ -66,23 +64,23 @@ async def test_those_that_come_during_a_commit_go_together(app: App, session: Se
         assert await app.get(job.id) == job
 
 
-async def test_a_job_is_there_when_its_caller_returns(app: App, session: Session) -> None:
+async def test_job_is_committed_when_its_caller_returns(app: App, session: Session) -> None:
     async def enqueue(number: int) -> None:
         for _ in range(10):
             job = await app.enqueue("work", {"number": number})
-            assert await session_lock(job.id)
+            assert await is_committed(job.id)
 
     lock = asyncio.Lock()
 
-    async def session_lock(job_id: int) -> bool:
-        async with lock:  # one statement at a time on the test's own connection
+    async def is_committed(job_id: int) -> bool:
+        async with lock:  # one statement at a time on the connection
             return bool(await session.connection.fetchval("SELECT true FROM awa.ready WHERE id = $1", job_id))
 
     await asyncio.gather(*(enqueue(number) for number in range(32)))
     assert await states(session) == {"available": 320}
 
 
-async def test_the_order_of_each_caller_is_kept(app: App, session: Session) -> None:
+async def test_order_of_each_caller_is_kept(app: App, session: Session) -> None:
     async def enqueue(queue: str) -> None:
         for number in range(20):
             await app.enqueue("work", {"number": number}, queue=queue)
@@ -95,38 +93,38 @@ async def test_the_order_of_each_caller_is_kept(app: App, session: Session) -> N
         assert [int(row["number"]) for row in rows] == list(range(20))
 
 
-async def test_one_that_is_refused_does_not_fail_the_others(app: App, session: Session) -> None:
-    async with held_up(session) as somebody_waits:
-        (first,) = begin(app, *numbered(app, 0))
-        await somebody_waits()
-        others = begin(app, *numbered(app, 1), BAD, *numbered(app, 2, 3), BAD)
+async def test_rejected_job_does_not_fail_the_others(app: App, session: Session) -> None:
+    async with blocked(session) as is_blocked:
+        (first,) = start(app, *numbered(app, 0))
+        await is_blocked()
+        others = start(app, *numbered(app, 1), BAD, *numbered(app, 2, 3), BAD)
         await asyncio.sleep(0)
     answers = await asyncio.gather(first, *others, return_exceptions=True)
-    refused = [answer for answer in answers if isinstance(answer, BaseException)]
-    assert [str(refusal)[:39] for refusal in refused] == ["spoilt: PostgreSQL refused the job: inv"] * 2
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert [str(error)[:39] for error in errors] == ["bad: PostgreSQL refused the job: invali"] * 2
     assert [type(answers[n]) for n in (2, 5)] == [InvalidJob, InvalidJob]
     assert [answer.args["number"] for answer in answers if isinstance(answer, Job)] == [0, 1, 2, 3]
     assert await states(session) == {"available": 4}
 
 
-async def test_one_that_is_cancelled_while_it_waits_leaves_the_others_alone(app: App, session: Session) -> None:
-    async with held_up(session) as somebody_waits:
-        (first,) = begin(app, *numbered(app, 0))
-        await somebody_waits()
-        second, third, fourth = begin(app, *numbered(app, 1, 2, 3))
+async def test_caller_cancelled_while_waiting_does_not_affect_the_others(app: App, session: Session) -> None:
+    async with blocked(session) as is_blocked:
+        (first,) = start(app, *numbered(app, 0))
+        await is_blocked()
+        second, third, fourth = start(app, *numbered(app, 1, 2, 3))
         await asyncio.sleep(0)
         third.cancel()
         await asyncio.wait({third})
     assert [job.args["number"] for job in await asyncio.gather(first, second, fourth)] == [0, 1, 3]
     assert third.cancelled()
-    assert await states(session) == {"available": 3}  # it was not yet on its way
+    assert await states(session) == {"available": 3}  # it was not being written yet
 
 
-async def test_the_first_one_cancelled_leaves_those_that_wait_alone(app: App, session: Session) -> None:
-    async with held_up(session) as somebody_waits:
-        (first,) = begin(app, *numbered(app, 0))
-        await somebody_waits()
-        others = begin(app, *numbered(app, 1, 2))
+async def test_cancelled_first_caller_does_not_affect_waiting_callers(app: App, session: Session) -> None:
+    async with blocked(session) as is_blocked:
+        (first,) = start(app, *numbered(app, 0))
+        await is_blocked()
+        others = start(app, *numbered(app, 1, 2))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.wait({first})
@@ -135,26 +133,24 @@ async def test_the_first_one_cancelled_leaves_those_that_wait_alone(app: App, se
     assert await states(session) == {"available": 2}
 
 
-async def test_one_cancelled_on_its_way_leaves_its_batch_alone(app: App, session: Session) -> None:
-    async with held_up(session) as somebody_waits:
-        (first,) = begin(app, *numbered(app, 0))
-        await somebody_waits()
-        others = begin(app, *numbered(app, 1, 2, 3))
+async def test_caller_cancelled_during_the_write_does_not_affect_its_batch(app: App, session: Session) -> None:
+    async with blocked(session) as is_blocked:
+        (first,) = start(app, *numbered(app, 0))
+        await is_blocked()
+        others = start(app, *numbered(app, 1, 2, 3))
         await asyncio.sleep(0)
     await first
-    async with held_up(session) as somebody_waits:  # whether they are on their way by now or not
+    async with blocked(session) as is_blocked:  # whether they are being written by now or not
         others[1].cancel()
         await asyncio.wait({others[1]})
     assert [job.args["number"] for job in await asyncio.gather(others[0], others[2])] == [1, 3]
 
 
-async def test_a_lost_connection_is_an_error_for_whom_it_concerns_and_then_forgotten(
-    app: App, session: Session
-) -> None:
-    async with held_up(session) as somebody_waits:
-        (first,) = begin(app, *numbered(app, 0))
-        await somebody_waits()
-        others = begin(app, *numbered(app, 1, 2))
+async def test_lost_connection_fails_only_the_enqueue_that_used_it(app: App, session: Session) -> None:
+    async with blocked(session) as is_blocked:
+        (first,) = start(app, *numbered(app, 0))
+        await is_blocked()
+        others = start(app, *numbered(app, 1, 2))
         await asyncio.sleep(0)
         await session.connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -166,18 +162,18 @@ async def test_a_lost_connection_is_an_error_for_whom_it_concerns_and_then_forgo
     assert await states(session) == {"available": 2}
 
 
-async def test_a_connection_that_was_lost_in_between_goes_unnoticed(app: App, session: Session) -> None:
+async def test_connection_lost_between_enqueues_is_replaced(app: App, session: Session) -> None:
     await app.enqueue("work")
     await session.connection.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
         "WHERE application_name = 'awa client' AND datname = current_database()"
     )
-    await asyncio.sleep(0.05)  # the end of the connection has been read
+    await asyncio.sleep(0.05)  # until the client has noticed it
     await app.enqueue("work")
     assert await states(session) == {"available": 2}
 
 
-async def test_the_pool_gets_its_connection_back(app: App) -> None:
+async def test_idle_connection_goes_back_to_the_pool(app: App) -> None:
     await app.enqueue("work")
     assert app.pool.get_idle_size() == 0
     await eventually(lambda: app.pool.get_idle_size() == 1)
@@ -185,7 +181,7 @@ async def test_the_pool_gets_its_connection_back(app: App) -> None:
     assert app.pool.get_size() == 1
 
 
-async def test_a_unique_job_that_has_to_wait_holds_nobody_up(app: App, session: Session) -> None:
+async def test_waiting_unique_job_does_not_delay_the_others(app: App, session: Session) -> None:
     transaction = session.connection.transaction()
     await transaction.start()
     first = await app.enqueue("work", unique=Unique(key="k"), connection=session.connection)
@@ -197,28 +193,26 @@ async def test_a_unique_job_that_has_to_wait_holds_nobody_up(app: App, session: 
     assert (await second).id == first.id
 
 
-async def test_closing_waits_for_what_is_under_way(database_url: str, session: Session) -> None:
+async def test_close_waits_for_running_enqueues(database_url: str, session: Session) -> None:
     app = App(database_url)
     async with app:
         tasks = [asyncio.create_task(app.enqueue("work")) for _ in range(20)]
         await asyncio.sleep(0)
     assert len({job.id for job in await asyncio.gather(*tasks)}) == 20
     assert await states(session) == {"available": 20}
-    async with app:  # and it opens again
+    async with app:  # it can be opened again
         await app.enqueue("work")
 
 
-async def test_however_many_wait_a_statement_has_its_limits(
-    app: App, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_statement_has_a_maximum_of_jobs(app: App, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    insert = GroupCommit._insert
+    write = GroupCommit._write
 
-    async def watched(self: GroupCommit, batch: Any) -> None:
+    async def counting(self: GroupCommit, batch: Any) -> None:
         sizes.append(len(batch))
-        await insert(self, batch)
+        await write(self, batch)
 
-    monkeypatch.setattr(GroupCommit, "_insert", watched)
+    monkeypatch.setattr(GroupCommit, "_write", counting)
     await asyncio.gather(*(app.enqueue("work") for _ in range(MAX_JOBS + 11)))
     assert sizes == [MAX_JOBS, 10]
     assert await states(session) == {"available": MAX_JOBS + 11}

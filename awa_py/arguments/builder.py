@@ -1,7 +1,6 @@
-"""How one Python value becomes JSON and comes back, decided by its annotation.
+"""Build converters, which turn Python values into JSON and back, from annotations.
 
-`Compiler.compile` turns an annotation into a Converter once, when a handler is registered;
-what runs for every job is only the small tree of functions that it made.
+This happens once, when a handler is registered. For each job, only the functions of the converters run.
 """
 
 import dataclasses
@@ -24,27 +23,27 @@ _WRAPPERS = tuple(
 )
 
 
-class Compiler:
-    """Makes converters, each record and type alias once: they can hold themselves."""
+class ConverterBuilder:
+    """Builds converters. Each record and type alias is built once: they may contain themselves."""
 
     def __init__(self) -> None:
         self._known: dict[object, Converter] = {}
 
-    def compile(self, hint: Any) -> Converter:
-        """The converter for an annotation; one that says nothing about JSON converts like Any."""
+    def build(self, hint: Any) -> Converter:
+        """Return the converter for an annotation. An annotation without a JSON form is treated as Any."""
         origin, args = get_origin(hint) or hint, get_args(hint)
         if hint is None:
             return NONE
         if origin in (Union, UnionType):
-            return union([self.compile(member) for member in args])
+            return union([self.build(member) for member in args])
         if origin is Literal:
-            return literal([(value, self.compile(type(value)).dump(value)) for value in args])
+            return literal([(value, self.build(type(value)).dump(value)) for value in args])
         if origin in _WRAPPERS and args:
-            return self.compile(args[0])
+            return self.build(args[0])
         if isinstance(hint, NewType):
-            return self.compile(hint.__supertype__)
-        if type(origin).__name__ == "TypeAliasType":  # `type X = …`, which typing only has since 3.12
-            return self._once(origin, lambda: self.compile(alias_value(origin)))
+            return self.build(hint.__supertype__)
+        if type(origin).__name__ == "TypeAliasType":  # `type X = …`, in typing since 3.12
+            return self._once(origin, lambda: self.build(alias_value(origin)))
         if origin is tuple:
             return self._tuple(args, bare=hint in (tuple, typing.Tuple))  # noqa: UP006
         if isinstance(origin, type):
@@ -55,10 +54,10 @@ class Compiler:
         if cls in SCALARS:
             return SCALARS[cls]
         if cls in ARRAYS:
-            return array(cls, self.compile(args[0]) if args else ANY)
+            return array(cls, self.build(args[0]) if args else ANY)
         if cls in MAPPINGS:
             key, item = args or (Any, Any)
-            return mapping(cls, self.compile(str if key is Any else key), self.compile(item))
+            return mapping(cls, self.build(str if key is Any else key), self.build(item))
         if issubclass(cls, enum.Enum):
             return enumeration(cls)
         if issubclass(cls, PurePath):
@@ -85,21 +84,21 @@ class Compiler:
         if bare or any(is_unpacked(arg) for arg in args):
             return array(tuple, ANY)
         if len(args) == 2 and args[1] is Ellipsis:
-            return array(tuple, self.compile(args[0]))
-        return fixed_tuple([self.compile(arg) for arg in args])
+            return array(tuple, self.build(args[0]))
+        return fixed_tuple([self.build(arg) for arg in args])
 
     def _typed_dict(self, cls: Any) -> Converter:
         hints = hints_of(cls)
-        # Under `from __future__ import annotations` __required_keys__ misses what the annotations say.
-        said = {name: get_origin(hint) for name, hint in hints.items()}
-        required = {name for name in cls.__required_keys__ if said.get(name) is not typing.NotRequired}
-        required |= {name for name in said if said[name] is typing.Required}
-        fields = {name: self.compile(hint) for name, hint in hints.items()}
+        # Under `from __future__ import annotations`, __required_keys__ ignores Required and NotRequired.
+        markers = {name: get_origin(hint) for name, hint in hints.items()}
+        required = {name for name in cls.__required_keys__ if markers.get(name) is not typing.NotRequired}
+        required |= {name for name in markers if markers[name] is typing.Required}
+        fields = {name: self.build(hint) for name, hint in hints.items()}
         return record(cls, fields, required, accepts=lambda value: isinstance(value, dict), read=dict, build=dict)
 
     def _named_tuple(self, cls: Any) -> Converter:
         hints = hints_of(cls)
-        fields = {name: self.compile(hints.get(name, Any)) for name in cls._fields}
+        fields = {name: self.build(hints.get(name, Any)) for name in cls._fields}
         required = fields.keys() - cls._field_defaults.keys()
         return record(cls, fields, required, accepts=_is_exactly(cls), read=cls._asdict, build=cls)
 
@@ -113,8 +112,10 @@ class Compiler:
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
         for name in sorted(needed.difference(names)):
-            raise InvalidJob(f'{cls.__name__} cannot be rebuilt: its constructor needs "{name}", not a field')
-        fields = {name: self.compile(hints.get(name, Any)) for name in names}
+            raise InvalidJob(
+                f'{cls.__name__} cannot be rebuilt from JSON: its constructor needs "{name}", which is not a field'
+            )
+        fields = {name: self.build(hints.get(name, Any)) for name in names}
         return record(
             cls,
             fields,
@@ -126,5 +127,5 @@ class Compiler:
 
 
 def _is_exactly(cls: type) -> Callable[[object], bool]:
-    # A subclass's further fields would be lost on the way.
+    # The additional fields of a subclass would be lost.
     return lambda value: type(value) is cls

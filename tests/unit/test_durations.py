@@ -42,7 +42,7 @@ LONGEST = timedelta.max
         (LONGEST, LONGEST),
     ],
 )
-def test_reads_what_people_write(written: durations.Duration, expected: timedelta) -> None:
+def test_parse_accepts_common_forms(written: durations.Duration, expected: timedelta) -> None:
     assert durations.parse(written) == expected
 
 
@@ -75,14 +75,14 @@ def test_reads_what_people_write(written: durations.Duration, expected: timedelt
         "10s\x00",
     ],
 )
-def test_refuses_other_text(written: str) -> None:
+def test_parse_rejects_other_text(written: str) -> None:
     with pytest.raises(InvalidDuration) as caught:
         durations.parse(written)
     assert str(caught.value) == f'"{written}" is not a duration: write 250ms, 30s, 10m, 1h or 7d'
 
 
 @pytest.mark.parametrize("value", [True, False, None, [], b"30s", math.nan, math.inf, -math.inf, 3j, object], ids=repr)
-def test_refuses_other_values(value: object) -> None:
+def test_parse_rejects_other_types(value: object) -> None:
     with pytest.raises(InvalidDuration, match="is not a duration: write 250ms, 30s, 10m, 1h or 7d"):
         durations.parse(value)  # type: ignore[arg-type]
 
@@ -91,13 +91,13 @@ def test_refuses_other_values(value: object) -> None:
     ("value", "shown"),
     [(-1, "-1"), (-0.5, "-0.5"), (timedelta(microseconds=-1), "-0.001ms"), (timedelta.min, "-999999999d")],
 )
-def test_refuses_negative_durations(value: durations.Duration, shown: str) -> None:
+def test_parse_rejects_negative_durations(value: durations.Duration, shown: str) -> None:
     with pytest.raises(InvalidDuration) as caught:
         durations.parse(value)
     assert str(caught.value) == f"{shown} is negative: a duration is zero or more"
 
 
-def test_a_minus_sign_is_no_part_of_a_duration() -> None:
+def test_parse_rejects_text_with_a_minus_sign() -> None:
     with pytest.raises(InvalidDuration, match=r'^"-5s" is not a duration'):
         durations.parse("-5s")
 
@@ -107,7 +107,7 @@ def test_a_minus_sign_is_no_part_of_a_duration() -> None:
     ["1000000000d", "999999999d24h", "9" * 5000, "9" * 5000 + "d", 10**15, 10**5000, -(10**5000), 1e300],
     ids=["days", "sum", "seconds text", "days text", "int", "huge int", "huge negative int", "float"],
 )
-def test_refuses_what_overflows(value: durations.Duration) -> None:
+def test_parse_rejects_durations_that_overflow(value: durations.Duration) -> None:
     with pytest.raises(InvalidDuration, match="is too long: a duration is at most 999999999 days") as caught:
         durations.parse(value)
     assert len(str(caught.value)) < 140
@@ -135,14 +135,14 @@ def test_refuses_what_overflows(value: durations.Duration) -> None:
         (timedelta(seconds=-30), "-30s"),
     ],
 )
-def test_writes_the_short_form(value: timedelta, expected: str) -> None:
+def test_text_is_the_short_form(value: timedelta, expected: str) -> None:
     assert durations.text(value) == expected
 
 
 @given(st.timedeltas(min_value=timedelta(0)))
 @example(LONGEST)
 @example(timedelta(microseconds=1))
-def test_what_is_written_reads_back_exactly(value: timedelta) -> None:
+def test_parse_reads_back_the_text_exactly(value: timedelta) -> None:
     assert durations.parse(durations.text(value)) == value
 
 

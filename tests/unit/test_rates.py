@@ -24,7 +24,7 @@ from awa_py.model.rates import MAX_COUNT, MAX_PERIOD, Rate
         (f"{MAX_COUNT}/s", MAX_COUNT, timedelta(seconds=1), f"{MAX_COUNT}/s"),
     ],
 )
-def test_reads_what_people_write(written: str, count: int, period: timedelta, text: str) -> None:
+def test_parse_accepts_common_forms(written: str, count: int, period: timedelta, text: str) -> None:
     rate = Rate.parse(written)
     assert rate == Rate(count, period)
     assert str(rate) == text
@@ -43,28 +43,28 @@ def test_reads_what_people_write(written: str, count: int, period: timedelta, te
         ("\N{ARABIC-INDIC DIGIT ONE}/s", "is not a rate"),
         ("1/s/m", '"1/s/m" is not a rate: "s/m" is not a duration'),
         ("100/parsec", '"100/parsec" is not a rate: "parsec" is not a duration'),
-        ("0/s", "a rate of 0 lets nothing through"),
+        ("0/s", "a rate of 0 allows nothing"),
         ("5/0s", "a rate's period of 0s is too short"),
         ("5/366d", "a rate's period of 366d is too long: it is at most 365 days"),
         (f"{MAX_COUNT + 1}/s", f"it is at most {MAX_COUNT}"),
         ("9" * 5000 + "/s", "is not a rate"),
     ],
 )
-def test_refuses_the_rest_with_a_sentence(written: str, says: str) -> None:
+def test_parse_rejects_other_text_with_the_reason(written: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Rate.parse(written)
     assert says in str(refused.value)
     assert len(str(refused.value)) < 250
 
 
-def test_a_rate_that_cannot_work_cannot_be_made() -> None:
+def test_constructor_rejects_invalid_rates() -> None:
     with pytest.raises(ConfigError):
         Rate(0, timedelta(seconds=1))
     with pytest.raises(ConfigError):
         Rate(1, timedelta(0))
 
 
-def test_how_many_a_second() -> None:
+def test_per_second_divides_count_by_period() -> None:
     assert Rate(5000, timedelta(hours=1)).per_second == pytest.approx(1.3888, abs=0.001)
 
 
@@ -72,12 +72,12 @@ def test_how_many_a_second() -> None:
     count=st.integers(1, MAX_COUNT),
     period=st.timedeltas(min_value=timedelta(microseconds=1), max_value=MAX_PERIOD),
 )
-def test_reads_back_what_it_writes(count: int, period: timedelta) -> None:
+def test_parse_reads_back_the_text_of_a_rate(count: int, period: timedelta) -> None:
     rate = Rate(count, period)
     assert Rate.parse(str(rate)) == rate
 
 
 @given(st.text())
-def test_whatever_is_written_is_a_rate_or_a_sentence(written: str) -> None:
+def test_any_text_is_a_rate_or_a_clear_error(written: str) -> None:
     with contextlib.suppress(AwaError):
         assert Rate.parse(written).count >= 1

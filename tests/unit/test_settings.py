@@ -11,7 +11,7 @@ from awa_py.errors import ConfigError
 from awa_py.settings import Settings, database_url, direct_url, schema_name, variable
 
 
-def test_the_defaults_are_those_of_the_specification() -> None:  # A1
+def test_settings_have_the_documented_defaults() -> None:  # A1
     settings = Settings()
     assert {name: getattr(settings, name).total_seconds() for name in SECONDS} == SECONDS
 
@@ -34,18 +34,18 @@ SECONDS = {
 
 
 @pytest.mark.parametrize("setting", SECONDS)
-def test_every_interval_comes_from_its_variable(setting: str) -> None:
+def test_every_interval_is_read_from_its_variable(setting: str) -> None:
     environ = {variable(setting): "70s", "AWA_HEARTBEAT_STALENESS": "1h"}
     expected = 3600 if setting == "heartbeat_staleness" else 70
     assert getattr(Settings.from_env(environ), setting).total_seconds() == expected
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t"])
-def test_a_blank_variable_counts_as_unset(blank: str) -> None:  # F2
+def test_blank_variable_counts_as_unset(blank: str) -> None:  # F2
     assert Settings.from_env({"AWA_POLL_INTERVAL": blank, "AWA_MAX_ARGS_BYTES": blank}) == Settings()
 
 
-def test_an_argument_wins_over_the_environment_unless_it_is_none() -> None:
+def test_argument_wins_over_the_environment_unless_it_is_none() -> None:
     environ = {"AWA_POLL_INTERVAL": "2s", "AWA_SHUTDOWN_TIMEOUT": "3s"}
     settings = Settings.from_env(environ, poll_interval=timedelta(seconds=9), shutdown_timeout=None)
     assert (settings.poll_interval, settings.shutdown_timeout) == (timedelta(seconds=9), timedelta(seconds=3))
@@ -54,39 +54,39 @@ def test_an_argument_wins_over_the_environment_unless_it_is_none() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("250ms", 0.25), ("0.5", 0.5), ("1.5s", 1.5), ("2m", 120), ("1h30m", 5400)]
 )
-def test_fractions_of_a_second_count(text: str, seconds: float) -> None:  # D1
+def test_interval_may_have_fractions_of_a_second(text: str, seconds: float) -> None:  # D1
     assert Settings.from_env({"AWA_POLL_INTERVAL": text}).poll_interval.total_seconds() == seconds
 
 
 @pytest.mark.parametrize("text", ["10 parsecs", "soon", "-5s", "nan", "inf"])
-def test_what_is_no_duration_is_named_with_its_variable(text: str) -> None:  # Y4
+def test_error_about_a_duration_names_its_variable(text: str) -> None:  # Y4
     with pytest.raises(ConfigError, match="AWA_PROMOTE_INTERVAL: "):
         Settings.from_env({"AWA_PROMOTE_INTERVAL": text})
 
 
 @pytest.mark.parametrize("setting", [name for name in SECONDS if not name.endswith("_retention")])
-def test_no_interval_is_0(setting: str) -> None:  # Y4
+def test_interval_of_zero_is_rejected(setting: str) -> None:  # Y4
     with pytest.raises(ConfigError, match=f"{variable(setting)} must be longer than 0"):
         Settings.from_env({}, **{setting: timedelta(0)})
 
 
-def test_a_retention_of_0_keeps_nothing_and_is_fine() -> None:
+def test_retention_of_zero_is_valid() -> None:
     assert Settings.from_env({"AWA_COMPLETED_RETENTION": "0"}).completed_retention == timedelta(0)
 
 
-def test_a_retention_is_not_negative() -> None:
+def test_negative_retention_is_rejected() -> None:
     with pytest.raises(ConfigError, match="AWA_FAILED_RETENTION"):
         Settings(failed_retention=timedelta(seconds=-1))
 
 
 @pytest.mark.parametrize("staleness", ["30s", "29.9s", "1s"])
-def test_a_staleness_within_the_interval_is_rejected(staleness: str) -> None:  # D1
+def test_staleness_within_the_interval_is_rejected(staleness: str) -> None:  # D1
     with pytest.raises(ConfigError, match=r"AWA_HEARTBEAT_STALENESS \(.*\) must exceed AWA_HEARTBEAT_INTERVAL \(30s\)"):
         Settings.from_env({"AWA_HEARTBEAT_STALENESS": staleness})
 
 
 @pytest.mark.parametrize(("staleness", "warned"), [("30.5s", True), ("89.9s", True), ("90s", False), ("5m", False)])
-def test_a_staleness_under_three_intervals_is_warned_of(  # D1
+def test_staleness_under_three_intervals_logs_a_warning(  # D1
     staleness: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -94,30 +94,30 @@ def test_a_staleness_under_three_intervals_is_warned_of(  # D1
     assert ("less than three times AWA_HEARTBEAT_INTERVAL" in caplog.text) is warned
 
 
-def test_a_leader_is_given_time_to_show_that_it_lives() -> None:
+def test_leader_timeout_must_be_twice_the_check_interval() -> None:
     with pytest.raises(ConfigError, match="AWA_LEADER_TIMEOUT must be at least twice AWA_LEADER_CHECK_INTERVAL"):
         Settings.from_env({"AWA_LEADER_TIMEOUT": "5s"})
 
 
 @pytest.mark.parametrize("text", ["many", "1MiB", "-1", "1.5"])
-def test_a_number_of_bytes_is_a_number(text: str) -> None:
+def test_maximum_of_bytes_must_be_a_number(text: str) -> None:
     with pytest.raises(ConfigError, match=f"AWA_MAX_ARGS_BYTES: '{text}' is not a number of bytes"):
         Settings.from_env({"AWA_MAX_ARGS_BYTES": text})
 
 
-def test_no_bytes_at_all_is_too_few() -> None:
+def test_maximum_of_zero_bytes_is_rejected() -> None:
     with pytest.raises(ConfigError, match="AWA_MAX_ARGS_BYTES must be 1 or more"):
         Settings.from_env({"AWA_MAX_ARGS_BYTES": "0"})
 
 
-def test_the_database_is_the_given_one_or_that_of_the_environment() -> None:
+def test_database_url_is_the_given_one_or_from_the_environment() -> None:
     both = {"AWA_DATABASE_URL": "postgresql://a/x", "DATABASE_URL": "postgres://b/y"}
     assert database_url("postgresql://c/z", both) == "postgresql://c/z"
     assert database_url(None, both) == "postgresql://a/x"
     assert database_url(None, {**both, "AWA_DATABASE_URL": "  "}) == "postgres://b/y"
 
 
-def test_the_direct_url_is_the_given_one_else_the_environments_else_none() -> None:
+def test_direct_url_is_the_given_one_or_from_the_environment_or_none() -> None:
     environ = {"AWA_DIRECT_URL": "postgresql://a/x"}
     assert direct_url("postgresql://c/z", environ) == "postgresql://c/z"
     assert direct_url(None, environ) == "postgresql://a/x"
@@ -126,7 +126,7 @@ def test_the_direct_url_is_the_given_one_else_the_environments_else_none() -> No
         direct_url("mysql://root:secret@host/db", {})
 
 
-def test_the_environments_direct_url_goes_with_the_environments_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_url_of_the_environment_belongs_to_its_database_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWA_DATABASE_URL", "postgresql://pooler/x")
     monkeypatch.setenv("AWA_DIRECT_URL", "postgresql://server/x")
     for app, urls in (
@@ -139,12 +139,12 @@ def test_the_environments_direct_url_goes_with_the_environments_database(monkeyp
         assert (app.database.url, app.database.direct_url) == urls
 
 
-def test_no_database_says_what_to_set() -> None:
+def test_error_without_a_database_says_what_to_set() -> None:
     with pytest.raises(ConfigError, match="no database: set AWA_DATABASE_URL"):
         database_url(None, {})
 
 
-def test_another_kind_of_database_is_refused_without_its_password() -> None:
+def test_url_of_another_database_is_rejected_without_showing_its_password() -> None:
     with pytest.raises(ConfigError, match="must begin with postgresql://") as refusal:
         database_url("mysql://root:secret@host/db", {})
     assert "secret" not in str(refusal.value)
@@ -164,7 +164,7 @@ def test_another_kind_of_database_is_refused_without_its_password() -> None:
         "postgresql://host/db?",
     ],
 )
-def test_urls_of_all_shapes_are_taken(url: str) -> None:
+def test_urls_of_all_forms_are_accepted(url: str) -> None:
     assert database_url(url, {}) == url
 
 
@@ -178,19 +178,19 @@ def test_urls_of_all_shapes_are_taken(url: str) -> None:
         "postgresql://me:x@host/db?password=a&hunter",
     ],
 )
-def test_what_cannot_be_read_in_a_url_is_not_quoted(url: str) -> None:
+def test_error_about_a_url_does_not_quote_it(url: str) -> None:
     with pytest.raises(ConfigError, match="the database URL cannot be parsed") as refusal:
         database_url(url, {})
     assert "hun" not in str(refusal.value)
 
 
-def test_the_schema_is_the_given_one_or_that_of_the_environment() -> None:
+def test_schema_is_the_given_one_or_from_the_environment() -> None:
     assert schema_name("given", {"AWA_SCHEMA": "env"}) == "given"
     assert schema_name(None, {"AWA_SCHEMA": "env"}) == "env"
     assert schema_name(None, {"AWA_SCHEMA": " "}) == "awa"
 
 
-def test_a_credential_comes_after_the_environment(tmp_path: Path) -> None:
+def test_environment_wins_over_credential(tmp_path: Path) -> None:
     (tmp_path / "database_url").write_text("postgresql://credential\n")
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     assert database_url(environ=environ) == "postgresql://credential"
@@ -198,7 +198,7 @@ def test_a_credential_comes_after_the_environment(tmp_path: Path) -> None:
     assert database_url("postgresql://option", environ) == "postgresql://option"
 
 
-def test_a_credential_that_is_not_there_is_none_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_missing_credential_is_ignored_and_unreadable_one_is_an_error(tmp_path: Path) -> None:
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     with pytest.raises(ConfigError, match="no database"):
         database_url(environ=environ)
