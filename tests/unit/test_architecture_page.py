@@ -8,16 +8,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 STATES = (ROOT / "docs" / "states.md").read_text()
 TREE, PATH_OF_A_JOB = (PAGE.split(f"## {title}\n")[1].split("\n## ")[0] for title in ("The tree", "The way of one job"))
-STEP = re.compile(r"^\| [\w ,]* ?\| `(awa_py/\S+)` \| (`.+?`(?:, …)?) \|", re.MULTILINE)
+STEP = re.compile(r"^\| [\w ]+ \| `(awa_py/\S+)` \| (`.+?`(?:, …)?) \|", re.MULTILINE)
 STATEMENTS = {path.stem for path in (ROOT / "awa_py" / "store" / "sql").glob("*.sql")}
 
 
-def functions(path: Path) -> set[str]:
-    """Return the functions of a module, and the methods of its classes as Class.method."""
+def names(path: Path) -> set[str]:
+    """Return the functions and annotated constants of a module, and the methods of its classes as Class.method."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
         elif isinstance(node, ast.ClassDef):
             methods = (inner for inner in node.body if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef))
             found |= {f"{node.name}.{method.name}" for method in methods}
@@ -44,7 +46,7 @@ def test_a_job_passes_at_most_12_files_and_every_function_exists() -> None:
     assert len(steps) == PATH_OF_A_JOB.count("\n| ") - 1  # without the header
     assert len({path for path, _ in steps}) == len(steps) <= 12
     for path, named in steps:
-        assert set(re.findall(r"`([\w.]+)`", named)) <= functions(ROOT / path), path
+        assert set(re.findall(r"`([\w.]+)`", named)) <= names(ROOT / path), path
 
 
 def test_every_statement_exists() -> None:
