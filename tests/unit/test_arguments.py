@@ -1,3 +1,5 @@
+"""Arguments of handlers: checked against annotations, converted to JSON and back."""
+
 import dataclasses
 import enum
 import functools
@@ -47,7 +49,7 @@ UserId = NewType("UserId", int)
 
 
 class Context:
-    """Stands for awa.Context."""
+    """A stand-in for awa.Context."""
 
 
 class Colour(enum.Enum):
@@ -125,7 +127,7 @@ class Movie(TypedDict):
 
 
 class Money:
-    """A class of which JSON knows nothing."""
+    """A class without a JSON form."""
 
 
 def signature_of(hint: Any) -> Signature:
@@ -532,15 +534,15 @@ def test_signature_rejects_unsupported_parameters() -> None:
     def twice(one: Context, two: Context) -> None: ...
     def seeded(value: Seeded) -> None: ...
 
-    def registering(function: Callable[..., object]) -> str:
+    def error_for(function: Callable[..., object]) -> str:
         return error_of(lambda: Signature.from_function(function, context_type=Context), InvalidJob)
 
-    assert registering(variable) == "variable: *parts is not supported: a job's arguments are stored by name"
-    assert registering(positional) == (
+    assert error_for(variable) == "variable: *parts is not supported: a job's arguments are stored by name"
+    assert error_for(positional) == (
         "positional: to is positional-only, which is not supported: a job's arguments are stored by name"
     )
-    assert registering(twice) == 'twice: both "one" and "two" are annotated as the context'
-    assert registering(seeded) == (
+    assert error_for(twice) == 'twice: both "one" and "two" are annotated as the context'
+    assert error_for(seeded) == (
         'seeded: argument "value": Seeded cannot be rebuilt from JSON: '
         'its constructor needs "seed", which is not a field'
     )
@@ -637,7 +639,7 @@ def test_string_annotations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> Non
     assert message == 'handler: argument "options" is missing "when"'
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is of Python 3.12")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="needs Python 3.12")
 def test_type_aliases_and_type_parameters_are_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_source(
         monkeypatch,
@@ -657,7 +659,7 @@ def test_type_aliases_and_type_parameters_are_supported(monkeypatch: pytest.Monk
     assert message == "handler: arguments.tree[0] must be datetime or list, not int"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated late since Python 3.14")
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="needs the lazy annotations of Python 3.14")
 def test_unresolvable_lazy_annotation_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_source(
         monkeypatch,
@@ -717,8 +719,8 @@ def test_json_is_compact_and_keeps_unicode() -> None:
     assert dumps({"a": [1, "é🎈", None]}, what="x", limit=MIB) == '{"a":[1,"é🎈",null]}'
 
 
-HOLDS_ITSELF: list[Any] = []
-HOLDS_ITSELF.append({"a": HOLDS_ITSELF})
+CONTAINS_ITSELF: list[Any] = []
+CONTAINS_ITSELF.append({"a": CONTAINS_ITSELF})
 
 
 @pytest.mark.parametrize(
@@ -738,7 +740,7 @@ HOLDS_ITSELF.append({"a": HOLDS_ITSELF})
         ({"x": {"a b": object()}}, "arguments.x[…]: an object is not JSON-serializable"),
         ({"x": {(1, 2): 3}}, 'argument "x": in a key, a tuple is not JSON-serializable'),
         ({"x": {b"k": 3}}, 'argument "x": in a key, a bytes is not JSON-serializable'),
-        ({"x": HOLDS_ITSELF}, "arguments.x[0].a: it contains itself"),
+        ({"x": CONTAINS_ITSELF}, "arguments.x[0].a: it contains itself"),
         ({"x": 10**5000}, 'argument "x": the integer has too many digits'),
         ({1, 2}, "arguments: a set is not JSON-serializable"),
     ],

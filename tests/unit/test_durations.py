@@ -1,3 +1,5 @@
+"""Durations: parse and format."""
+
 import contextlib
 import math
 from datetime import timedelta
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from awa_py import durations
 from awa_py.errors import InvalidDuration
 
-LONGEST = timedelta.max
+MAX_DURATION = timedelta.max
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ LONGEST = timedelta.max
         (0.25, timedelta(milliseconds=250)),
         (-0.0, timedelta(0)),
         (timedelta(minutes=3), timedelta(minutes=3)),
-        (LONGEST, LONGEST),
+        (MAX_DURATION, MAX_DURATION),
     ],
 )
 def test_parse_accepts_common_forms(written: durations.Duration, expected: timedelta) -> None:
@@ -76,9 +78,9 @@ def test_parse_accepts_common_forms(written: durations.Duration, expected: timed
     ],
 )
 def test_parse_rejects_other_text(written: str) -> None:
-    with pytest.raises(InvalidDuration) as caught:
+    with pytest.raises(InvalidDuration) as error:
         durations.parse(written)
-    assert str(caught.value) == f'"{written}" is not a duration: write 250ms, 30s, 10m, 1h or 7d'
+    assert str(error.value) == f'"{written}" is not a duration: write 250ms, 30s, 10m, 1h or 7d'
 
 
 @pytest.mark.parametrize("value", [True, False, None, [], b"30s", math.nan, math.inf, -math.inf, 3j, object], ids=repr)
@@ -92,9 +94,9 @@ def test_parse_rejects_other_types(value: object) -> None:
     [(-1, "-1"), (-0.5, "-0.5"), (timedelta(microseconds=-1), "-0.001ms"), (timedelta.min, "-999999999d")],
 )
 def test_parse_rejects_negative_durations(value: durations.Duration, shown: str) -> None:
-    with pytest.raises(InvalidDuration) as caught:
+    with pytest.raises(InvalidDuration) as error:
         durations.parse(value)
-    assert str(caught.value) == f"{shown} is negative: a duration is zero or more"
+    assert str(error.value) == f"{shown} is negative: a duration is zero or more"
 
 
 def test_parse_rejects_text_with_a_minus_sign() -> None:
@@ -108,9 +110,9 @@ def test_parse_rejects_text_with_a_minus_sign() -> None:
     ids=["days", "sum", "seconds text", "days text", "int", "huge int", "huge negative int", "float"],
 )
 def test_parse_rejects_durations_that_overflow(value: durations.Duration) -> None:
-    with pytest.raises(InvalidDuration, match="is too long: a duration is at most 999999999 days") as caught:
+    with pytest.raises(InvalidDuration, match="is too long: a duration is at most 999999999 days") as error:
         durations.parse(value)
-    assert len(str(caught.value)) < 140
+    assert len(str(error.value)) < 140
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_text_is_the_short_form(value: timedelta, expected: str) -> None:
 
 
 @given(st.timedeltas(min_value=timedelta(0)))
-@example(LONGEST)
+@example(MAX_DURATION)
 @example(timedelta(microseconds=1))
 def test_parse_reads_back_the_text_exactly(value: timedelta) -> None:
     assert durations.parse(durations.text(value)) == value

@@ -1,4 +1,4 @@
-"""The tree of errors is the one that the module draws."""
+"""The tree of errors in the docstring of awa_py.errors is complete."""
 
 import inspect
 import re
@@ -11,8 +11,8 @@ from awa_py.errors import AwaError
 CLASSES = {name: error for name, error in vars(errors).items() if inspect.isclass(error)}
 
 
-def drawn() -> dict[str, str]:
-    """Each class of the drawing, with its parent."""
+def documented_tree() -> dict[str, str]:
+    """Return the parent of each class in the docstring."""
     parents = {0: "AwaError"}
     found = {}
     for line in inspect.getdoc(errors).splitlines():  # type: ignore[union-attr]
@@ -25,7 +25,9 @@ def drawn() -> dict[str, str]:
 
 
 def test_tree_in_the_docstring_shows_every_error_under_its_parent() -> None:
-    assert drawn() == {name: error.__mro__[1].__name__ for name, error in CLASSES.items() if error is not AwaError}
+    assert documented_tree() == {
+        name: error.__mro__[1].__name__ for name, error in CLASSES.items() if error is not AwaError
+    }
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -1,11 +1,11 @@
-"""What `import awa_py as awa` offers."""
+"""The names that `import awa_py as awa` exports."""
 
 import inspect
 
 import awa_py
 from awa_py import errors
 
-# The names that the contract gives, as far as they are built.
+# Names that users rely on.
 CONTRACT = {"App", "AwaError", "Cancel", "Context", "Fail", "Job", "Retry", "Snooze", "Throttled"}
 
 

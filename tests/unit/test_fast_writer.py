@@ -1,4 +1,4 @@
-"""Plain arguments are written in one step: the same text as the long way gives, or nothing at all."""
+"""The fast writer returns the same JSON as dumps, or None."""
 
 import math
 from enum import StrEnum
@@ -16,8 +16,8 @@ from awa_py.errors import InvalidArguments, InvalidJob
 LIMIT = 1_000
 
 
-class Nobody:
-    """Stands where the context's type would."""
+class Context:
+    """A stand-in for awa.Context."""
 
 
 def send(
@@ -26,7 +26,7 @@ def send(
     """A handler with every plain type."""
 
 
-SIGNATURE = Signature.from_function(send, context_type=Nobody)
+SIGNATURE = Signature.from_function(send, context_type=Context)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
@@ -46,7 +46,7 @@ def test_fast_writer_returns_the_same_text_as_dumps(arguments: dict[str, Any]) -
     writer = FastWriter({name: step[0] for name, step in SIGNATURE._dumps.items() if step}, frozenset({"to"}))
     text = dumps(SIGNATURE.dump((), arguments), what="send", limit=10**6)
     written = writer.write(arguments, 10**6)
-    assert written == text or "\\u0000" in text  # somebody's backslash before u0000: left to the long way
+    assert written == text or "\\u0000" in text  # a backslash before u0000 is left to dumps
     assert SIGNATURE.write((), arguments, "send", 10**6) == text
 
 
@@ -79,7 +79,7 @@ def test_fast_writer_leaves_other_values_to_dumps(arguments: dict[Any, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "error", "message"),
     [
         ({"to": "a", "share": math.nan}, InvalidJob, 'mail: argument "share": NaN is not JSON'),
         ({"to": "a\0b"}, InvalidJob, 'mail: argument "to": \\\\u0000 cannot be stored in PostgreSQL'),
@@ -90,8 +90,10 @@ def test_fast_writer_leaves_other_values_to_dumps(arguments: dict[Any, Any]) -> 
         ({}, InvalidArguments, 'send: missing argument "to"'),
     ],
 )
-def test_invalid_argument_gets_the_error_of_dump(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_invalid_argument_gets_the_error_of_dump(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         SIGNATURE.write((), arguments, "mail", LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""A job before it has an id says what is wrong with it, and writes itself as JSON."""
+"""New jobs: validation, copies and JSON."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ def test_new_job_has_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"kind": ""}, "a kind's name cannot be empty"),
         ({"kind": None}, "kind None: a kind's name is a string"),
@@ -46,10 +46,10 @@ def test_new_job_has_the_defaults() -> None:
         ({"tags": ["x" * 201]}, "a tag is a string of 1 to 200 characters without NUL"),
     ],
 )
-def test_invalid_job_is_rejected_with_the_reason(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidJob) as refusal:
+def test_invalid_job_is_rejected_with_the_reason(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidJob) as error:
         NewJob(**{"kind": "work", **fields})
-    assert says in str(refusal.value)
+    assert message in str(error.value)
 
 
 def test_new_job_is_immutable_and_can_be_copied() -> None:

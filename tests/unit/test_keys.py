@@ -1,4 +1,4 @@
-"""Concurrency keys as jobs declare them."""
+"""Concurrency keys of new jobs."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ from awa_py.model.keys import KeyTemplate
         ("no name in it", {}, "no name in it"),
         ("{} {0} {a.b} {a!r} {a:>3} {{}} { a } {a", {"a": 1}, "{} {0} {a.b} {a!r} {a:>3} {{}} { a } {a"),
         ("{{a}}", {"a": 1}, "{1}"),
-        ("{a}", {"a": "{b}", "b": 2}, "{b}"),  # what is filled in is not looked at again
+        ("{a}", {"a": "{b}", "b": 2}, "{b}"),  # values are not expanded again
     ],
 )
 def test_template_is_filled_from_the_arguments(template: str, args: dict[str, Any], key: str) -> None:
@@ -40,19 +40,19 @@ def test_error_names_the_missing_argument() -> None:
 
 @pytest.mark.parametrize("value", ["", "x" * 501, "a\x00b"])
 def test_key_has_a_maximum_length(value: str) -> None:
-    says = "work: a concurrency key has 1 to 500 characters and no NUL character"
+    message = "work: a concurrency key has 1 to 500 characters and no NUL character"
     for make in (
         lambda: NewJob(kind="work", concurrency_key=value),
         lambda: App().new("work", {"x": 1}, concurrency_key=value),
         lambda: KeyTemplate("work", "{x}").fill(json.dumps({"x": value})),
     ):
-        with pytest.raises(InvalidJob, match=says):
+        with pytest.raises(InvalidJob, match=message):
             make()
     assert App().new("work", concurrency_key="ü" * 500).concurrency_key == "ü" * 500
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"concurrency_key": 7}, "work: concurrency_key is a string, not int"),
         ({"concurrency_limit": 2}, "work: concurrency_limit needs a concurrency_key"),
@@ -68,7 +68,7 @@ def test_key_has_a_maximum_length(value: str) -> None:
         ),
     ],
 )
-def test_invalid_key_options_are_rejected_with_the_reason(options: JobOptions, says: str) -> None:
+def test_invalid_key_options_are_rejected_with_the_reason(options: JobOptions, message: str) -> None:
     app = App()
     with pytest.raises(InvalidJob) as by_name:
         app.new("work", **options)
@@ -77,8 +77,8 @@ def test_invalid_key_options_are_rejected_with_the_reason(options: JobOptions, s
         @app.job(**options)
         async def work() -> None: ...
 
-    assert says in str(by_name.value)
-    assert says in str(declared.value)
+    assert message in str(by_name.value)
+    assert message in str(declared.value)
 
 
 def test_declaration_with_an_unknown_argument_in_the_key_is_rejected() -> None:
@@ -110,7 +110,7 @@ def test_jobs_of_one_definition_share_all_but_the_key() -> None:
     assert (unique.concurrency_key, unique.unique is None) == ("day:2026-05-04", False)
     other = report.options(concurrency_key="all", concurrency_limit=None, ordered=True).new(date(2026, 5, 4))
     assert (other.concurrency_key, other.spec.concurrency_limit, other.spec.ordered) == ("all", 1, True)
-    with pytest.raises(InvalidJob, match='names "note"'):  # its default is the handler's business
+    with pytest.raises(InvalidJob, match='names "note"'):  # defaults are applied by the handler, not at the enqueue
         report.options(concurrency_key="{note}").new(date(2026, 5, 4))
 
 

@@ -1,4 +1,4 @@
-"""What is in the tree is in the wheel."""
+"""The wheel contains all packages and data files."""
 
 import tomllib
 from fnmatch import fnmatch

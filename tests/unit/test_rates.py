@@ -1,3 +1,5 @@
+"""Rates: parse and format."""
+
 import contextlib
 from datetime import timedelta
 
@@ -31,7 +33,7 @@ def test_parse_accepts_common_forms(written: str, count: int, period: timedelta,
 
 
 @pytest.mark.parametrize(
-    ("written", "says"),
+    ("written", "message"),
     [
         ("fast", '"fast" is not a rate: write 100/s'),
         ("", '"" is not a rate'),
@@ -50,11 +52,11 @@ def test_parse_accepts_common_forms(written: str, count: int, period: timedelta,
         ("9" * 5000 + "/s", "is not a rate"),
     ],
 )
-def test_parse_rejects_other_text_with_the_reason(written: str, says: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_parse_rejects_other_text_with_the_reason(written: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
         Rate.parse(written)
-    assert says in str(refused.value)
-    assert len(str(refused.value)) < 250
+    assert message in str(error.value)
+    assert len(str(error.value)) < 250
 
 
 def test_constructor_rejects_invalid_rates() -> None:

@@ -1,4 +1,4 @@
-"""Routes in code: a job that names no queue goes by its kind."""  # F4
+"""Routes in code: the queue of jobs that name none, by kind."""  # F4
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ ROUTES = {"gh_*": "gh", "gh_hook_*": "hooks", "gh_hook_ping": "quick", "mail": "
     [
         ("gh_issue", "gh"),
         ("gh_", "gh"),
-        ("gh_hook_push", "hooks"),  # the longest beginning
+        ("gh_hook_push", "hooks"),  # the longest prefix
         ("gh_hook_ping", "quick"),  # the kind itself
         ("gh", "default"),
         ("mail", "email"),
@@ -34,7 +34,7 @@ def test_star_matches_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "says"),
+    ("pattern", "message"),
     [
         ("", "a route's pattern cannot be empty"),
         (" ", "a route's pattern cannot be empty"),
@@ -46,11 +46,11 @@ def test_star_matches_every_kind() -> None:
         ("a\tb", "a pattern cannot contain control characters"),
     ],
 )
-def test_invalid_pattern_is_rejected(pattern: Any, says: str) -> None:
+def test_invalid_pattern_is_rejected(pattern: Any, message: str) -> None:
     for make in (lambda: check_pattern(pattern), lambda: App().route(pattern, "q"), lambda: App(routes={pattern: "q"})):
-        with pytest.raises(ConfigError) as refusal:
+        with pytest.raises(ConfigError) as error:
             make()
-        assert says in str(refusal.value)
+        assert message in str(error.value)
 
 
 def test_invalid_queue_is_rejected() -> None:
@@ -91,11 +91,11 @@ def test_queue_of_a_job_wins_over_routes_declared_before_or_after() -> None:
 
 def test_json_has_the_queue_or_the_default_queue() -> None:
     app = App(routes={"gh_*": "gh"})
-    for kind, named, usual in (
+    for kind, queue, default_queue in (
         ("gh_x", None, "gh"),
         ("gh_x", "q", None),
         ("work", None, None),
         ("work", "default", None),
     ):
-        written = json.loads(app.new(kind, queue=named).to_json())
-        assert (written.get("queue"), written.get("default_queue")) == (named, usual)
+        written = json.loads(app.new(kind, queue=queue).to_json())
+        assert (written.get("queue"), written.get("default_queue")) == (queue, default_queue)

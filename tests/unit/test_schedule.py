@@ -1,4 +1,4 @@
-"""Cron schedules: A8, and the "Cron traps" at the end of the behaviours."""
+"""Cron schedules: when they fire (A8), and clock changes."""
 
 import pickle
 import time
@@ -38,7 +38,7 @@ def utc(text: str) -> datetime:
 
 
 def zoneinfo(name: str) -> ZoneInfo:
-    with pytz.open_resource(name) as file:  # type: ignore[attr-defined]  # the data that awa computes with
+    with pytz.open_resource(name) as file:  # type: ignore[attr-defined]  # the same data as awa
         return ZoneInfo.from_file(file)
 
 
@@ -91,8 +91,8 @@ def test_schedule_handles_clock_changes(zone: str, expression: str, start: str, 
     assert schedule.missed(after=utc(start), until=fires[-1], limit=10) == fires
 
 
-def fires_by_walking(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
-    """The rule, read off a clock minute by minute, for expressions that bind minutes and hours only."""
+def fires_by_search(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
+    """Return the fire times, found minute by minute, of an expression that restricts only minutes and hours."""
     (minutes, hours, *_), _ = croniter.expand(schedule.expression)
     zone, fires = zoneinfo(schedule.timezone), []
 
@@ -102,7 +102,7 @@ def fires_by_walking(schedule: Schedule, start: datetime, end: datetime) -> list
     def matches(wall: datetime) -> bool:
         return (minutes == ["*"] or wall.minute in minutes) and (hours == ["*"] or wall.hour in hours)
 
-    moment, shown = start, wall(start)  # `shown` is the furthest that the clock has been
+    moment, shown = start, wall(start)  # `shown` is the latest time that the clock has shown
     while (moment := moment + MINUTE) <= end:
         due = schedule.expression.split()[1].startswith("*") and matches(wall(moment))
         while shown < wall(moment):
@@ -118,7 +118,7 @@ def fires_by_walking(schedule: Schedule, start: datetime, end: datetime) -> list
 def test_schedule_agrees_with_a_search_minute_by_minute(zone: str, day: str, expression: str) -> None:  # A8
     schedule = Schedule(expression, zone)
     start, end = utc(day) - timedelta(hours=12), utc(day) + timedelta(hours=36)
-    expected = fires_by_walking(schedule, start, end)
+    expected = fires_by_search(schedule, start, end)
     assert schedule.upcoming(start, len(expected)) == expected
     assert schedule.missed(after=start, until=end, limit=10_000) == expected
 
@@ -276,7 +276,7 @@ def test_naive_datetime_is_rejected() -> None:
     schedule, naive, aware = Schedule("@daily"), datetime(2024, 1, 1), utc("2024-01-01")
     with pytest.raises(ValueError, match="after=2024-01-01 00:00:00 has no timezone") as error:
         schedule.next(naive)
-    assert not isinstance(error.value, InvalidSchedule)  # it is not the schedule that should be disabled
+    assert not isinstance(error.value, InvalidSchedule)  # the schedule must not be disabled for it
     with pytest.raises(ValueError, match="until="):
         schedule.latest(after=aware, until=naive)
 

@@ -1,4 +1,4 @@
-"""Settings: from the environment, with limits that are checked where they are made."""
+"""Settings: read from the environment, and checked."""
 
 import logging
 from datetime import timedelta
@@ -135,7 +135,7 @@ def test_direct_url_of_the_environment_belongs_to_its_database_url(monkeypatch: 
         (App("postgresql://p/y"), ("postgresql://p/y", None)),
         (App("postgresql://p/y", direct_url="postgresql://d/y"), ("postgresql://p/y", "postgresql://d/y")),
     ):
-        app.candidate()  # the first that needs the database
+        app.candidate()  # looks for the database
         assert (app.database.url, app.database.direct_url) == urls
 
 
@@ -145,9 +145,9 @@ def test_error_without_a_database_says_what_to_set() -> None:
 
 
 def test_url_of_another_database_is_rejected_without_showing_its_password() -> None:
-    with pytest.raises(ConfigError, match="must begin with postgresql://") as refusal:
+    with pytest.raises(ConfigError, match="must begin with postgresql://") as error:
         database_url("mysql://root:secret@host/db", {})
-    assert "secret" not in str(refusal.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_urls_of_all_forms_are_accepted(url: str) -> None:
     ],
 )
 def test_error_about_a_url_does_not_quote_it(url: str) -> None:
-    with pytest.raises(ConfigError, match="the database URL cannot be parsed") as refusal:
+    with pytest.raises(ConfigError, match="the database URL cannot be parsed") as error:
         database_url(url, {})
-    assert "hun" not in str(refusal.value)
+    assert "hun" not in str(error.value)
 
 
 def test_schema_is_the_given_one_or_from_the_environment() -> None:

@@ -1,4 +1,4 @@
-"""docs/settings.md says what the code says."""
+"""docs/settings.md lists the settings and variables of the code."""
 
 import re
 from collections.abc import Iterator
