@@ -87,14 +87,14 @@ async def _stand(env: Environment, app: App, host: str, port: int | None, notifi
     await env.connect(app)
     candidate = app.candidate(metrics=metrics)
     standing = asyncio.create_task(candidate.run())
-    attendant = Service(
+    service = Service(
         candidate,
         stop=standing.cancel,
         summary=lambda: "leader" if candidate.is_leader else "standing by",
         notifier=notifier,
-        settings=settings,
+        reload=settings,
     )
-    async with attendant:
+    async with service:
         with serve_metrics(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
             await standing
 

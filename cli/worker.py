@@ -186,11 +186,11 @@ async def _work(
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics, name=name)
     summary = Summary(metrics.stats, f"queues {', '.join(queues)}")
-    attendant = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, settings=settings)
+    service = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, reload=settings)
     watch_supervisor()
     reporting = asyncio.create_task(_report(worker, StatusReporter.of_this_process()))
     try:
-        async with attendant, app:  # handlers may enqueue
+        async with service, app:  # handlers may enqueue
             with serve_metrics(metrics, worker, host=host, port=port):
                 await worker.run(until_idle=burst)
     finally:

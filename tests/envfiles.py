@@ -1,4 +1,4 @@
-"""A file for EnvironmentFile= with all that its syntax has."""
+"""A sample EnvironmentFile= that uses all of its syntax."""
 
 TRICKY = r"""# a comment
 ; another one

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.wire import SSL_REQUEST
+from tests.proxy import SSL_REQUEST
 
 # Authentication messages that the client must answer: password, MD5, SASL, SASL continue.
 AUTHENTICATION_REQUESTS = {3, 5, 10, 11}

@@ -1,26 +1,26 @@
-"""What is seen on a terminal."""
+"""Read the output of a pseudo-terminal."""
 
 import os
 from contextlib import suppress
 
 
-def seen_until(ours: int, text: str) -> str:
-    """What is written to a terminal until this text is there, or its other end is closed."""
-    shown = ""
+def read_until(fd: int, text: str) -> str:
+    """Read until the text appears or the other end is closed."""
+    output = ""
     with suppress(OSError):
-        while text not in shown and (piece := os.read(ours, 65536)):
-            shown += piece.decode(errors="replace")
-    return shown
+        while text not in output and (chunk := os.read(fd, 65536)):
+            output += chunk.decode(errors="replace")
+    return output
 
 
-def seen_on(ours: int) -> str:
-    """All that is written to a terminal until its other end is closed; ours is closed too, then."""
-    shown = ""
+def read_all(fd: int) -> str:
+    """Read until the other end is closed, then close ours."""
+    output = ""
     try:
-        while piece := os.read(ours, 65536):
-            shown += piece.decode(errors="replace")
-    except OSError:  # Linux's way of saying that the other end is closed
+        while chunk := os.read(fd, 65536):
+            output += chunk.decode(errors="replace")
+    except OSError:  # on Linux: the other end is closed
         pass
     finally:
-        os.close(ours)
-    return shown
+        os.close(fd)
+    return output

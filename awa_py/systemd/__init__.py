@@ -1,1 +1,1 @@
-"""awa as a service of systemd: what it is told, how settings are reloaded, and the units themselves."""
+"""awa as a systemd service: notifications, reload of settings, and unit files."""

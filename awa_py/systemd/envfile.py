@@ -1,11 +1,11 @@
-"""The file that EnvironmentFile= names, read as systemd reads it: NAME=value lines, quotes, comments."""
+"""Parse an EnvironmentFile= the way systemd does: NAME=value lines, quotes, comments."""
 
 import re
 from pathlib import Path
 
 from awa_py.errors import ConfigError
 
-# A name, values in quotes, and what follows them up to the end of the line; a backslash takes what comes next as it is.
+# A name, quoted values, and the unquoted rest of the line. A backslash escapes the next character.
 _ENTRY = re.compile(
     r"""^[ \t]* ([^\s\#;=][^=\n]*) = ((?: [ \t]* (?: '[^']*' | "(?:[^"\\]|\\.)*" ))*) ((?: [^\\\n] | \\. )*)""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def read(path: Path) -> dict[str, str]:
-    """The variables of the file; none where there is no file. Raises ConfigError where it cannot be read."""
+    """Return the variables of the file, or none if it does not exist. Raise ConfigError if it cannot be read."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -27,22 +27,22 @@ def read(path: Path) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """What the lines set; the last one of a name counts, and lines that set nothing are passed over."""
-    found = {}
+    """Return the variables. The last line of a name wins, and invalid lines are skipped."""
+    variables = {}
     for name, quoted, bare in _ENTRY.findall(text):
         if _NAME.fullmatch(name.strip()):
-            found[name.strip()] = _quoted(quoted) + _bare(bare)
-    return found
+            variables[name.strip()] = _quoted(quoted) + _bare(bare)
+    return variables
 
 
 def _quoted(text: str) -> str:
-    return "".join(single or _unescaped(double, r'["\\`$\n]') for single, double in _QUOTED.findall(text))
+    return "".join(single or _unescape(double, r'["\\`$\n]') for single, double in _QUOTED.findall(text))
 
 
 def _bare(text: str) -> str:
-    return _unescaped(text.strip(), ".")
+    return _unescape(text.strip(), ".")
 
 
-def _unescaped(text: str, escapable: str) -> str:
-    """Without the backslashes before these characters; a line that ends with one goes on in the next."""
+def _unescape(text: str, escapable: str) -> str:
+    """Remove backslashes before these characters. A backslash at the end of a line joins it with the next."""
     return re.sub(rf"\\({escapable})", lambda match: match[1].replace("\n", ""), text, flags=re.DOTALL)

@@ -1,10 +1,10 @@
-"""SIGHUP: the same command again, in the same process, with the settings that its file has now.
+"""Reload on SIGHUP: restart the same command in the same process, with the current settings of its file.
 
-    check    a child reads the settings and imports the app, as a start would, and ends; a mistake: all stays as it was
-    drain    running jobs finish as they do at a stop
-    exec     the process becomes a new one with the same id: every setting counts, and so does new code
+    check    a child process reads the settings and imports the app, as a start would; on an error, nothing changes
+    drain    running jobs finish, as at a stop
+    exec     the process replaces itself and keeps its pid, so that all settings and new code take effect
 
-docs/decisions/0011 says why it is not done in place.
+docs/decisions/0011 explains why it is not done in place.
 """
 
 import os
@@ -25,42 +25,45 @@ CHECK_TIMEOUT_S = 30.0
 
 
 class RestartRequested(Exception):
-    """Ends a command that is to begin anew, with this environment."""
+    """Ends a command that must be restarted with this environment."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__("the command begins anew")
+        super().__init__("the command restarts")
         self._environ = environ
 
     def exec(self) -> NoReturn:
-        """Never returns: from here on, the process is the new one."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the new one can hear it, it would be deadly
+        """Replace this process with a new one."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the new process handles it, it would be fatal
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, _command(), dict(self._environ))
 
 
 class Reload:
-    """What a hang-up leads to. Only where AWA_ENV_FILE names a file: a closed terminal is no reason to begin anew."""
+    """Handles SIGHUP. Only enabled with AWA_ENV_FILE: closing a terminal also sends SIGHUP, and must not restart."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = dict(environ)
         path = environ.get(FILE_VARIABLE)
         self._path = None if path is None else Path(path)
-        self._set_by_file = set(self._read()) if self.enabled else set()
-        self.next_environ: dict[str, str] | None = None  # checked, for the next run
+        self._file_variables = set(self._read()) if self.enabled else set()
+        self.next_environ: dict[str, str] | None = None  # set after a successful check
 
     @property
     def enabled(self) -> bool:
         return self._path is not None
 
     def check(self) -> None:
-        """Takes the file's settings for the next run. Raises ConfigError where it would not start; takes its time."""
+        """Check the file's settings in a child process, and keep them for the restart. Blocks.
+
+        Raise ConfigError if the command would not start with them.
+        """
         assert self._path is not None
-        kept = {name: value for name, value in self._environ.items() if name not in self._set_by_file}
-        environ = kept | envfile.read(self._path)
+        inherited = {name: value for name, value in self._environ.items() if name not in self._file_variables}
+        environ = inherited | envfile.read(self._path)
         trial = {name: value for name, value in environ.items() if name not in VARIABLES}
         try:
-            answer = subprocess.run(
+            result = subprocess.run(
                 _command(),
                 env=trial | {CHECK_VARIABLE: "1", "TYPER_USE_RICH": "0"},
                 stdin=subprocess.DEVNULL,
@@ -70,13 +73,13 @@ class Reload:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise ConfigError(f"the check did not end within {CHECK_TIMEOUT_S:.0f} s") from None
-        if answer.returncode:
-            raise ConfigError(answer.stderr.decode(errors="replace").strip() or f"exit code {answer.returncode}")
+            raise ConfigError(f"the check of the settings took longer than {CHECK_TIMEOUT_S:.0f} s") from None
+        if result.returncode:
+            raise ConfigError(result.stderr.decode(errors="replace").strip() or f"exit code {result.returncode}")
         self.next_environ = environ
 
     def restart_if_requested(self) -> None:
-        """Ends the command by RestartRequested where there is a next run."""
+        """Raise RestartRequested if a reload was checked successfully."""
         if self.next_environ is not None:
             raise RestartRequested(self.next_environ)
 
@@ -85,7 +88,7 @@ class Reload:
         try:
             return envfile.read(self._path)
         except AwaError:
-            return {}  # said when it is to be read again
+            return {}  # reported when it is read again
 
 
 def _command() -> list[str]:

@@ -1,11 +1,11 @@
-"""Looks after a worker or a leader: hears signals for it, and tells systemd how it is.
+"""Run a worker or a maintenance process as a service: handle signals and report its status to systemd.
 
     starting ──ready──► running ──SIGHUP──► reloading ──► (a new process, starting)
         └──────────────────┴────SIGTERM──► stopping
 
-The watchdog is fed by the event loop, and only while the threads beside it answer: whichever of them hangs, systemd
-restarts the process. A database that is away hangs nothing. What takes its time (a start without a database, a drain)
-asks for more as long as it goes on.
+The event loop sends the watchdog messages, and only while the background threads respond: if either hangs, systemd
+restarts the process. An unreachable database blocks neither. A long phase (a start without a database, a drain) extends
+its timeout as long as it lasts.
 """
 
 import asyncio
@@ -42,33 +42,33 @@ class Phase(StrEnum):
 
 
 class Monitored(Protocol):
-    """A worker, or a candidate."""
+    """What a Service reports on: a worker or a candidate."""
 
     def problems(self) -> Sequence[str]: ...
     def responds(self, within_s: float) -> bool: ...
 
 
 class Service:
-    """Stops its part when told to, begins it anew when its settings changed, and says how it is meanwhile."""
+    """Stops the process on SIGTERM, restarts it on SIGHUP with new settings, and reports its status."""
 
     def __init__(
         self,
-        part: Monitored,
+        monitored: Monitored,
         *,
         stop: Callable[[], object],
         summary: Callable[[], str],
         notifier: Notifier,
-        settings: Reload | None = None,
+        reload: Reload | None = None,
     ) -> None:
-        self._part = part
-        self._stop_part = stop
+        self._monitored = monitored
+        self._stop_monitored = stop
         self._notifier = notifier
-        self._settings = settings
+        self._reload = reload
         self._summary = summary
         self._phase = Phase.STARTING
-        self._drains = False
-        self._hung = False
-        self._hang_up = asyncio.Event()
+        self._draining = False
+        self._unresponsive = False
+        self._sighup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -76,84 +76,86 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         if self._notifier.enabled:
-            self._tasks.append(asyncio.create_task(self._tell_for_ever(), name="awa attendant"))
-        if self._settings is not None and self._settings.enabled:
-            loop.add_signal_handler(signal.SIGHUP, self._hang_up.set)
-            self._tasks.append(asyncio.create_task(self._reload_for_ever(self._settings), name="awa reload"))
+            self._tasks.append(asyncio.create_task(self._report_forever(), name="awa systemd status"))
+        if self._reload is not None and self._reload.enabled:
+            loop.add_signal_handler(signal.SIGHUP, self._sighup.set)
+            self._tasks.append(asyncio.create_task(self._handle_sighup_forever(self._reload), name="awa reload"))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await cancel_and_wait(*self._tasks)
-        if self._will_begin_anew:
-            self._notifier.send(
-                extend_timeout(EXTENSION_S)
-            )  # alone: beside WATCHDOG=1, it would not extend the watchdog
+        if self._will_restart:
+            # Sent alone: together with WATCHDOG=1, it would not extend the watchdog's timeout.
+            self._notifier.send(extend_timeout(EXTENSION_S))
         else:
             self._notifier.send(STOPPING, status("stopped"))
 
     def stop(self) -> None:
-        """Lets the part finish what it does; a second call hurries it. What a reload had planned is off."""
-        drains_for_reload = self._drains and self._phase is Phase.RELOADING
+        """Drain and stop; a second call shortens the drain. This cancels a pending reload."""
+        draining_for_reload = self._draining and self._phase is Phase.RELOADING
         self._phase = Phase.STOPPING
-        if self._settings is not None:
-            self._settings.next_environ = None
-        if not drains_for_reload:
-            self._stop_part()
-        self._tell(STOPPING)
+        if self._reload is not None:
+            self._reload.next_environ = None
+        if not draining_for_reload:
+            self._stop_monitored()
+        self._report(STOPPING)
 
-    async def _tell_for_ever(self) -> None:
+    async def _report_forever(self) -> None:
         while True:
-            self._tell()
+            self._report()
             interval_s = self._notifier.interval_s
             await asyncio.sleep(min(STARTUP_INTERVAL_S, interval_s) if self._phase is Phase.STARTING else interval_s)
 
-    async def _reload_for_ever(self, settings: Reload) -> None:
+    async def _handle_sighup_forever(self, reload: Reload) -> None:
         while True:
-            await self._hang_up.wait()
-            self._hang_up.clear()
+            await self._sighup.wait()
+            self._sighup.clear()
             if self._phase is not Phase.STOPPING:
-                await self._reload(settings)
+                await self._check_and_drain(reload)
 
-    async def _reload(self, settings: Reload) -> None:
+    async def _check_and_drain(self, reload: Reload) -> None:
         before, self._phase = self._phase, Phase.RELOADING
-        self._tell(*reloading())
+        self._report(*reloading())
         try:
-            await asyncio.to_thread(settings.check)
+            await asyncio.to_thread(reload.check)
         except AwaError as error:
-            logger.error("not reloaded, the settings stay as they were: %s", error)
-        if self._phase is not Phase.RELOADING:  # told to stop meanwhile
-            settings.next_environ = None
-        elif settings.next_environ is None:
+            logger.error("reload failed, the current settings stay in use: %s", error)
+        if self._phase is not Phase.RELOADING:  # a stop was requested during the check
+            reload.next_environ = None
+        elif reload.next_environ is None:
             self._phase = before
-            self._tell(*([READY] if before is Phase.RUNNING else []))
-        elif not self._drains:
-            logger.info("the new settings are right: beginning anew as soon as the running jobs have ended")
-            self._drains = True
-            self._stop_part()
+            self._report(*([READY] if before is Phase.RUNNING else []))
+        elif not self._draining:
+            logger.info("the new settings are valid: restarting after the running jobs have ended")
+            self._draining = True
+            self._stop_monitored()
 
-    def _tell(self, *lines: str) -> None:
-        problems = self._part.problems()
-        begins = self._phase is Phase.STARTING and not problems
+    def _report(self, *lines: str) -> None:
+        problems = self._monitored.problems()
+        became_ready = self._phase is Phase.STARTING and not problems
         more = [*lines, status(self._status(problems))]
-        if begins:
+        if became_ready:
             more.append(READY)
-        if self._answers():
+        if self._responds():
             more.append(WATCHDOG)
-            if not begins and self._phase is not Phase.RUNNING:
+            if not became_ready and self._phase is not Phase.RUNNING:
                 more.append(extend_timeout(EXTENSION_S))
-        if self._notifier.send(*more) and begins:
+        if self._notifier.send(*more) and became_ready:
             self._phase = Phase.RUNNING
 
-    def _answers(self) -> bool:
-        """Whether the threads beside the loop turn. That the loop does shows here."""
-        patience_s = (self._notifier.watchdog_s or EXTENSION_S) / 2
-        hung = not self._part.responds(within_s=patience_s)
-        if hung and not self._hung:
-            logger.error("a thread has not answered for %.3g s: the watchdog is no longer fed", patience_s)
-        self._hung = hung
-        return not hung
+    def _responds(self) -> bool:
+        """Return whether the background threads respond. The event loop does, since it runs this."""
+        timeout_s = (self._notifier.watchdog_s or EXTENSION_S) / 2
+        unresponsive = not self._monitored.responds(within_s=timeout_s)
+        if unresponsive and not self._unresponsive:
+            logger.error(
+                "a background thread has not responded for %.3g s: watchdog messages stop until it does",
+                timeout_s,
+            )
+        self._unresponsive = unresponsive
+        return not unresponsive
 
     def _status(self, problems: Sequence[str]) -> str:
         if self._phase is Phase.STARTING and problems:
@@ -162,5 +164,5 @@ class Service:
         return "; ".join(filter(None, [first, self._summary()]))
 
     @property
-    def _will_begin_anew(self) -> bool:
-        return self._settings is not None and self._settings.next_environ is not None
+    def _will_restart(self) -> bool:
+        return self._reload is not None and self._reload.next_environ is not None

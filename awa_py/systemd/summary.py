@@ -1,4 +1,4 @@
-"""The stats of a process for a person who looks: totals, and how fast they grow."""
+"""A one-line summary of a process for `systemctl status`: totals and the completion rate."""
 
 import time
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from awa_py.observability.metrics import ProcessStats
 
 
 class Summary:
-    """Each time that it is asked, it says how much was done since it was asked before."""
+    """Returns the summary when called, with the rate since the previous call."""
 
-    def __init__(self, stats: Callable[[], ProcessStats], *about: str) -> None:
+    def __init__(self, stats: Callable[[], ProcessStats], *details: str) -> None:
         self._stats = stats
-        self._about = about
-        self._seen = (0, time.monotonic())
+        self._details = details
+        self._previous = (0, time.monotonic())
 
     def __call__(self) -> str:
-        """3 running, 120 done (2.1/s), 1 failed; queues default, email; leader"""
+        """Return e.g. `3 running, 120 done (2.1/s), 1 failed; queues default, email; leader`."""
         stats, now = self._stats(), time.monotonic()
-        (done_before, before), self._seen = self._seen, (stats.done, now)
+        (done_before, before), self._previous = self._previous, (stats.done, now)
         rate = (stats.done - done_before) / max(now - before, 0.001)
         failed = f", {stats.failed} failed" if stats.failed else ""
-        words = [f"{stats.running} running, {stats.done} done ({max(rate, 0.0):.1f}/s){failed}", *self._about]
+        words = [f"{stats.running} running, {stats.done} done ({max(rate, 0.0):.1f}/s){failed}", *self._details]
         return "; ".join([*words, "leader"] if stats.is_leader else words)

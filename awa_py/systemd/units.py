@@ -1,4 +1,4 @@
-"""The unit files, made to fit: this installation's command, the system or a user, this version of systemd."""
+"""Unit files, adapted to this installation: its command, system or user services, and the version of systemd."""
 
 import hashlib
 import re
@@ -13,22 +13,22 @@ from pathlib import Path
 
 from awa_py.errors import AwaError, ConfigError
 
-OLDEST = 252  # of the versions of systemd that the files are written for
+MIN_VERSION = 252  # the oldest supported version of systemd
 PACKAGED_COMMAND = "/usr/bin/awa"
 HOMES = ("/home", "/root", "/run/user")
 
-# What only the system's manager can do, or what is only there.
+# Directives that only the system manager supports, and units that only it has.
 _SYSTEM_ONLY = re.compile(
     r"(User|Group|LoadCredential|CapabilityBoundingSet|AmbientCapabilities|Protect\w+|Private\w+|RemoveIPC)=|"
     r"(Wants|After)=network-online\.target"
 )
 _SINCE = re.compile(r"#(\d+) (.*)")
-_SEAL = re.compile(r"# Written by `awa systemd install` \((\w+)\): .*\n")
+_HEADER = re.compile(r"# Written by `awa systemd install` \((\w+)\): .*\n")
 
 
 @dataclass(frozen=True, slots=True)
 class UnitTemplate:
-    """A file, where it belongs, and who may read it."""
+    """A packaged file, its destinations, and its mode."""
 
     source: str
     system_path: str
@@ -51,7 +51,7 @@ UNIT_TEMPLATES = {
 
 
 class WriteResult(StrEnum):
-    """What became of a file."""
+    """What install() did with a file."""
 
     WRITTEN = "written"
     UPDATED = "updated"
@@ -60,65 +60,65 @@ class WriteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnitFile:
-    """A file as it is to be."""
+    """The intended content of a file."""
 
     path: Path
     text: str
     mode: int
 
     @property
-    def sealed(self) -> str:
-        """The text below a line that tells it apart from one that somebody edited."""
-        seal = _checksum(self.text)
-        return f"# Written by `awa systemd install` ({seal}): changes belong into a drop-in.\n{self.text}"
+    def text_with_header(self) -> str:
+        """The text below a header with its checksum, which reveals later edits."""
+        checksum = _checksum(self.text)
+        return f"# Written by `awa systemd install` ({checksum}): put changes into a drop-in.\n{self.text}"
 
     @property
     def is_edited(self) -> bool:
-        """Whether what is there is neither this nor what an earlier installation wrote."""
-        there = self._there()
-        if there is None or there == self.sealed:
+        """Whether the existing file was edited, or not written by awa."""
+        existing = self._existing()
+        if existing is None or existing == self.text_with_header:
             return False
-        seal = _SEAL.match(there)
-        return seal is None or seal[1] != _checksum(there[seal.end() :])
+        header = _HEADER.match(existing)
+        return header is None or header[1] != _checksum(existing[header.end() :])
 
     def write(self) -> WriteResult:
-        there = self._there()
-        if there == self.sealed:
+        existing = self._existing()
+        if existing == self.text_with_header:
             return WriteResult.UNCHANGED
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(f".{self.path.name}.new")
         new.touch(self.mode)
         new.chmod(self.mode)
-        new.write_text(self.sealed, encoding="utf-8")
+        new.write_text(self.text_with_header, encoding="utf-8")
         new.replace(self.path)
-        return WriteResult.WRITTEN if there is None else WriteResult.UPDATED
+        return WriteResult.WRITTEN if existing is None else WriteResult.UPDATED
 
-    def _there(self) -> str | None:
+    def _existing(self) -> str | None:
         try:
             return self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return None
 
 
-def unit_files(base: Path, *, for_user: bool, command: str, version: int = OLDEST) -> dict[str, UnitFile]:
-    """Every file that belongs to the system, or to a user, below the base, by its short name."""
-    made = {}
-    for name, kind in UNIT_TEMPLATES.items():
-        path = kind.user_path if for_user else kind.system_path
+def unit_files(base: Path, *, for_user: bool, command: str, version: int = MIN_VERSION) -> dict[str, UnitFile]:
+    """Return the files for the system or for a user, with paths below `base`, by short name."""
+    result = {}
+    for name, template in UNIT_TEMPLATES.items():
+        path = template.user_path if for_user else template.system_path
         if path is not None:
-            text = files("awa_systemd").joinpath(kind.source).read_text(encoding="utf-8")
-            made[name] = UnitFile(base / path, _fitted(text, for_user, command, version), kind.mode)
-    return made
+            text = files("awa_systemd").joinpath(template.source).read_text(encoding="utf-8")
+            result[name] = UnitFile(base / path, _adapt(text, for_user, command, version), template.mode)
+    return result
 
 
 def install(wanted: Mapping[str, UnitFile], *, force: bool) -> dict[Path, WriteResult]:
-    """Writes the files. Raises, and writes nothing, where one was edited and `force` does not say that it may go."""
+    """Write the files. If one was edited and `force` is not set, raise ConfigError and write nothing."""
     try:
         edited = [] if force else [str(file.path) for file in wanted.values() if file.is_edited]
         if edited:
             raise ConfigError(
-                f"not written by awa, or changed since: {', '.join(edited)}; move the changes to a drop-in "
-                "(systemctl edit), or use --force"
+                f"these files were not written by awa, or were changed since: {', '.join(edited)}; "
+                "move the changes to a drop-in (systemctl edit), or use --force"
             )
         return {file.path: file.write() for file in wanted.values()}
     except OSError as error:
@@ -126,37 +126,35 @@ def install(wanted: Mapping[str, UnitFile], *, force: bool) -> dict[Path, WriteR
 
 
 def find_command() -> str:
-    """How to start this very awa: the script beside its Python, else the module."""
+    """Return the command of this installation: the script next to its Python, or else the module."""
     script = Path(sys.executable).with_name("awa")
-    return _word(str(script)) if script.exists() else f"{_word(sys.executable)} -m awa_cli"
+    return _quote(str(script)) if script.exists() else f"{_quote(sys.executable)} -m awa_cli"
 
 
 def systemd_version() -> int:
-    """The version of the systemd that is installed; the oldest one that will do where there is none."""
+    """Return the installed version of systemd; the oldest supported one if there is none."""
     systemctl = shutil.which("systemctl")
     if systemctl is None:
-        return OLDEST
+        return MIN_VERSION
     answer = subprocess.run([systemctl, "--version"], capture_output=True, text=True, check=False).stdout
     number = re.match(r"systemd (\d+)", answer)
-    return OLDEST if number is None else int(number[1])
+    return MIN_VERSION if number is None else int(number[1])
 
 
 def command_problems(command: str) -> list[str]:
-    """What will keep the system's services from this command, in sentences."""
-    places = [Path(command.split()[0].strip('"')), Path(sys.base_prefix)]
-    hidden = sorted(
-        {str(place) for place in places if place.is_relative_to("/tmp") or place.is_relative_to("/var/tmp")}
-    )
-    private = sorted({str(place) for place in places if place.is_relative_to("/root")})
+    """Return reasons why system services cannot run this command."""
+    paths = [Path(command.split()[0].strip('"')), Path(sys.base_prefix)]
+    hidden = sorted({str(path) for path in paths if path.is_relative_to("/tmp") or path.is_relative_to("/var/tmp")})
+    private = sorted({str(path) for path in paths if path.is_relative_to("/root")})
     return [
-        f"{place} is hidden from services (PrivateTmp=): install awa elsewhere, such as /opt" for place in hidden
+        f"{path} is not visible to services (PrivateTmp=): install awa elsewhere, e.g. in /opt" for path in hidden
     ] + [
-        f"{place} can be read by root alone, and the services run as awa: install awa elsewhere, such as /opt"
-        for place in private
+        f"{path} can be read only by root, and the services run as awa: install awa elsewhere, e.g. in /opt"
+        for path in private
     ]
 
 
-def _fitted(text: str, for_user: bool, command: str, version: int) -> str:
+def _adapt(text: str, for_user: bool, command: str, version: int) -> str:
     lines: Sequence[str] = list(_for_version(text.splitlines(), version))
     if for_user:
         lines = list(_without(_SYSTEM_ONLY, lines))
@@ -170,7 +168,7 @@ def _fitted(text: str, for_user: bool, command: str, version: int) -> str:
 
 
 def _for_version(lines: Sequence[str], version: int) -> Iterator[str]:
-    """`#254 Key=value` is for that version and newer ones: older ones would complain."""
+    """Yield the lines for this version: `#254 Key=value` is only for version 254 and newer."""
     for line in lines:
         since = _SINCE.fullmatch(line)
         if since is None:
@@ -180,7 +178,7 @@ def _for_version(lines: Sequence[str], version: int) -> Iterator[str]:
 
 
 def _without(unwanted: re.Pattern[str], lines: Sequence[str]) -> Iterator[str]:
-    """Without these lines, and the comments right above them."""
+    """Yield the lines without the unwanted ones and the comments directly above them."""
     comments: list[str] = []
     for line in lines:
         if line.startswith("#"):
@@ -193,8 +191,8 @@ def _without(unwanted: re.Pattern[str], lines: Sequence[str]) -> Iterator[str]:
     yield from comments
 
 
-def _word(path: str) -> str:
-    """A path as one word of ExecStart=."""
+def _quote(path: str) -> str:
+    """Quote a path as one word of ExecStart=."""
     escaped = path.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if re.search(r"\s", escaped) else escaped
 

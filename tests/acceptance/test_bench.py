@@ -18,7 +18,7 @@ from awa_py.db.database import Database
 from awa_py.db.types import Connection
 from tests.acceptance.conftest import Awa
 from tests.processes import eventually
-from tests.terminal import seen_on
+from tests.terminal import read_all
 
 pytestmark = pytest.mark.integration
 
@@ -187,7 +187,7 @@ def on_a_terminal(*arguments: str) -> tuple[str, str]:
     command = [sys.executable, "-m", "awa_cli", "bench", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
-    shown = seen_on(ours)
+    shown = read_all(ours)
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, shown
     return out, shown

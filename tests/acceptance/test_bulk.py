@@ -13,7 +13,7 @@ from awa_py.db.database import Database
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
 from tests.support import another_session, eventually, insert, insert_running, states
-from tests.terminal import seen_on, seen_until
+from tests.terminal import read_all, read_until
 
 pytestmark = pytest.mark.integration
 
@@ -143,13 +143,13 @@ async def test_an_interrupt_is_heard_between_batches(awa: Awa, session: Session,
                 return bool(await session.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
             await eventually(waits)
-            shown = await asyncio.to_thread(seen_until, ours, "retry ━")
+            shown = await asyncio.to_thread(read_until, ours, "retry ━")
             process.send_signal(signal.SIGINT)
             await transaction.rollback()
             out, _ = process.communicate(timeout=30)
         finally:
             process.kill()
-    seen = shown + seen_on(ours)
+    seen = shown + read_all(ours)
     counts = await states(session)
     done = counts["available"]
     assert process.returncode == 130

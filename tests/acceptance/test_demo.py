@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.terminal import seen_on
+from tests.terminal import read_all
 
 TIMEOUT_S = 60.0
 
@@ -164,7 +164,7 @@ def test_demo_in_a_terminal_is_live(temporary: Path) -> None:
         stderr=theirs,
     )
     os.close(theirs)
-    shown = seen_on(ours)
+    shown = read_all(ours)
     assert process.wait(TIMEOUT_S) == 0, shown
     assert "Ctrl-C ends the demo" in shown
     assert re.search(r"awa.*demo.*of 00:03\.0", shown)

@@ -12,16 +12,16 @@ from awa_py import State
 from awa_py.db.database import Database
 from awa_py.db.migrations import migrate
 from awa_py.db.schema import Schema
-from tests.manager import Manager, manager
+from tests.fake_systemd import FakeSystemd, fake_systemd
 from tests.processes import FAST, Process, Processes, eventually, is_state, processes, start_nap
-from tests.wire import counted
+from tests.proxy import counting_proxy
 
 EXTENSION = "EXTEND_TIMEOUT_USEC"
 
 
 @pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Manager]:
-    with manager(tmp_path) as one:
+def systemd(tmp_path: Path) -> Iterator[FakeSystemd]:
+    with fake_systemd(tmp_path) as one:
         yield one
 
 
@@ -33,14 +33,14 @@ def env_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def services(database_url: str, tmp_path: Path, systemd: Manager, env_file: Path) -> Iterator[Processes]:
+def services(database_url: str, tmp_path: Path, systemd: FakeSystemd, env_file: Path) -> Iterator[Processes]:
     # The file's variables are in the environment already: systemd puts them there.
     env = {**FAST, **systemd.env(), "AWA_ENV_FILE": str(env_file), "AWA_CONCURRENCY": "7"}
     with processes(tmp_path, database_url, env) as started:
         yield started
 
 
-async def ready(systemd: Manager, times: int = 1) -> None:
+async def ready(systemd: FakeSystemd, times: int = 1) -> None:
     await eventually("READY=1", lambda: systemd.count("READY") >= times, 60)
 
 
@@ -50,7 +50,7 @@ async def concurrency(client: awa.App) -> list[int]:
 
 
 async def test_a_worker_is_ready_when_it_can_work_and_says_how_it_is(
-    services: Processes, systemd: Manager, client: awa.App
+    services: Processes, systemd: FakeSystemd, client: awa.App
 ) -> None:
     worker = services.worker()
     await ready(systemd)
@@ -58,8 +58,8 @@ async def test_a_worker_is_ready_when_it_can_work_and_says_how_it_is(
     assert first["STATUS"].startswith("waiting: ")
     assert int(first[EXTENSION]) == 60_000_000
     await client.enqueue("quick")
-    await eventually("figures", systemd.says("0 running, 1 done"))
-    await eventually("the leader", systemd.says("; queues default; leader"))
+    await eventually("figures", systemd.has_status("0 running, 1 done"))
+    await eventually("the leader", systemd.has_status("; queues default; leader"))
     assert EXTENSION not in systemd.messages[-1]
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
@@ -68,10 +68,10 @@ async def test_a_worker_is_ready_when_it_can_work_and_says_how_it_is(
 
 
 async def test_a_worker_without_a_database_waits_and_says_for_what(
-    services: Processes, systemd: Manager, tmp_path: Path
+    services: Processes, systemd: FakeSystemd, tmp_path: Path
 ) -> None:
     worker = services.worker(env={"AWA_DATABASE_URL": f"postgresql://awa@/awa?host={tmp_path}/nowhere"})
-    await eventually("why it waits", systemd.says("waiting: the database is not reached yet: "))
+    await eventually("why it waits", systemd.has_status("waiting: the database is not reached yet: "))
     await eventually("it goes on to ask for time", lambda: systemd.count(EXTENSION) > 3)
     assert systemd.count("READY") == 0
     worker.send(signal.SIGTERM)
@@ -79,9 +79,11 @@ async def test_a_worker_without_a_database_waits_and_says_for_what(
     assert systemd.count("READY") == 0
 
 
-async def test_a_leader_waits_for_the_schema(fresh_database_url: str, services: Processes, systemd: Manager) -> None:
+async def test_a_leader_waits_for_the_schema(
+    fresh_database_url: str, services: Processes, systemd: FakeSystemd
+) -> None:
     services.start("maintenance", env={"AWA_DATABASE_URL": fresh_database_url})
-    await eventually("why it waits", systemd.says("run `awa migrate`"))
+    await eventually("why it waits", systemd.has_status("run `awa migrate`"))
     assert systemd.count("READY") == 0
     await migrate(Database(fresh_database_url, Schema()))
     await ready(systemd)
@@ -89,9 +91,9 @@ async def test_a_leader_waits_for_the_schema(fresh_database_url: str, services: 
 
 
 async def test_the_watchdog_is_fed_while_the_database_is_away(
-    services: Processes, systemd: Manager, database_url: str
+    services: Processes, systemd: FakeSystemd, database_url: str
 ) -> None:
-    async with counted(database_url) as (door, _):
+    async with counting_proxy(database_url) as (door, _):
         worker = services.worker(env={**systemd.env(watchdog_s=2), "AWA_DATABASE_URL": door})
         await ready(systemd)
     await eventually("that it is away", lambda: "no heartbeat got through" in systemd.statuses[-1])
@@ -101,12 +103,12 @@ async def test_the_watchdog_is_fed_while_the_database_is_away(
     assert worker.running
 
 
-async def test_a_blocked_loop_starves_the_watchdog(services: Processes, systemd: Manager, client: awa.App) -> None:
+async def test_a_blocked_loop_starves_the_watchdog(services: Processes, systemd: FakeSystemd, client: awa.App) -> None:
     worker = services.worker(env=systemd.env(watchdog_s=2))
     await ready(systemd)
     await eventually("food", lambda: systemd.count("WATCHDOG") > 3)
     await client.enqueue("block", {"seconds": 6})
-    await eventually("no food", lambda: systemd.silent_s("WATCHDOG") > 2.5)
+    await eventually("no food", lambda: systemd.seconds_since("WATCHDOG") > 2.5)
     assert worker.running
     fed = systemd.count("WATCHDOG")
     await eventually("food again", lambda: systemd.count("WATCHDOG") > fed)
@@ -114,13 +116,13 @@ async def test_a_blocked_loop_starves_the_watchdog(services: Processes, systemd:
 
 @pytest.mark.parametrize("name", ["awa-heartbeat", "awa-maintenance"])
 async def test_a_blocked_thread_starves_the_watchdog(
-    services: Processes, systemd: Manager, client: awa.App, name: str
+    services: Processes, systemd: FakeSystemd, client: awa.App, name: str
 ) -> None:
     services.worker(env=systemd.env(watchdog_s=2))
     await ready(systemd)
     await eventually("food", lambda: systemd.count("WATCHDOG") > 3)
     await client.enqueue("block_thread", {"name": name, "seconds": 8})
-    await eventually("no food", lambda: systemd.silent_s("WATCHDOG") > 2.5)
+    await eventually("no food", lambda: systemd.seconds_since("WATCHDOG") > 2.5)
     told = systemd.count("STATUS")
     await eventually("the loop itself goes on", lambda: systemd.count("STATUS") > told)
     fed = systemd.count("WATCHDOG")
@@ -128,7 +130,7 @@ async def test_a_blocked_thread_starves_the_watchdog(
 
 
 async def test_a_drain_asks_for_time_as_long_as_it_takes(
-    services: Processes, systemd: Manager, client: awa.App
+    services: Processes, systemd: FakeSystemd, client: awa.App
 ) -> None:
     worker = services.worker(env=systemd.env(watchdog_s=2))
     await ready(systemd)
@@ -143,7 +145,7 @@ async def test_a_drain_asks_for_time_as_long_as_it_takes(
 
 
 async def test_a_reload_takes_settings_over_and_loses_no_job(
-    services: Processes, systemd: Manager, client: awa.App, env_file: Path
+    services: Processes, systemd: FakeSystemd, client: awa.App, env_file: Path
 ) -> None:
     worker = services.worker()
     await ready(systemd)
@@ -167,7 +169,7 @@ async def test_a_reload_takes_settings_over_and_loses_no_job(
 
 
 async def test_a_mistake_changes_nothing(
-    services: Processes, systemd: Manager, client: awa.App, env_file: Path
+    services: Processes, systemd: FakeSystemd, client: awa.App, env_file: Path
 ) -> None:
     worker = services.start("worker", env={"AWA_APP": "tests.chaos.jobs:app", "AWA_QUEUES": "default"})
     await ready(systemd)
@@ -182,35 +184,35 @@ async def test_a_mistake_changes_nothing(
         worker.send(signal.SIGHUP)
         await ready(systemd, times)
         assert why in worker.output
-    assert worker.output.count("not reloaded, the settings stay as they were") == systemd.count("RELOADING") == 3
+    assert worker.output.count("reload failed, the current settings stay in use") == systemd.count("RELOADING") == 3
     assert await is_state(client, job_id, State.RUNNING), "nothing was drained"
     assert await concurrency(client) == [7]
 
 
-async def test_a_stop_ends_a_reload(services: Processes, systemd: Manager, client: awa.App) -> None:
+async def test_a_stop_ends_a_reload(services: Processes, systemd: FakeSystemd, client: awa.App) -> None:
     worker = services.worker()
     await ready(systemd)
     job_id = await start_nap(client, 4)
     worker.send(signal.SIGHUP)
-    await eventually("it drains", lambda: "beginning anew" in worker.output)
+    await eventually("it drains", lambda: "restarting after the running jobs have ended" in worker.output)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert systemd.count("READY") == 1
     assert await is_state(client, job_id, State.COMPLETED), "it was not hurried"
 
 
-async def test_a_leader_reloads(services: Processes, systemd: Manager, env_file: Path) -> None:
+async def test_a_leader_reloads(services: Processes, systemd: FakeSystemd, env_file: Path) -> None:
     leader = services.start("maintenance")
     await ready(systemd)
     env_file.write_text("AWA_LOG_FORMAT=json\n")
     leader.send(signal.SIGHUP)
     await ready(systemd, times=2)
-    await eventually("it logs as it is told", lambda: '"message": "leading' in leader.output)
+    await eventually("it logs as it is told", lambda: '"message": "elected' in leader.output)
     leader.send(signal.SIGTERM)
     assert leader.wait() == 0
 
 
-async def test_a_hang_up_without_a_file_ends_the_process(services: Processes, systemd: Manager) -> None:
+async def test_a_hang_up_without_a_file_ends_the_process(services: Processes, systemd: FakeSystemd) -> None:
     worker = services.worker(env={"AWA_ENV_FILE": ""})
     await ready(systemd)
     worker.send(signal.SIGHUP)
@@ -218,14 +220,14 @@ async def test_a_hang_up_without_a_file_ends_the_process(services: Processes, sy
 
 
 async def test_several_processes_are_one_service(
-    services: Processes, systemd: Manager, client: awa.App, env_file: Path
+    services: Processes, systemd: FakeSystemd, client: awa.App, env_file: Path
 ) -> None:
     worker = services.worker("--processes", "2", env=systemd.env(watchdog_s=8))
     await ready(systemd)
     (began,) = (message for message in systemd.messages if "READY" in message)
     assert began["STATUS"].startswith("2 of 2 processes ready; 0 running, 0 done")
     await client.enqueue("quick")
-    await eventually("figures", systemd.says("0 running, 1 done"))
+    await eventually("figures", systemd.has_status("0 running, 1 done"))
     job_id = await start_nap(client, 3)
     env_file.write_text("AWA_CONCURRENCY=9\n")
     worker.send(signal.SIGHUP)
@@ -237,7 +239,7 @@ async def test_several_processes_are_one_service(
     assert systemd.count("STOPPING") >= 1
 
 
-async def test_a_child_that_hangs_is_started_again(services: Processes, systemd: Manager) -> None:
+async def test_a_child_that_hangs_is_started_again(services: Processes, systemd: FakeSystemd) -> None:
     supervisor = services.worker("--processes", "2", env=systemd.env(watchdog_s=3))
     await ready(systemd)
     hung, other = children(supervisor)

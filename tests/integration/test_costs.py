@@ -18,6 +18,7 @@ from awa_py.store.finish import complete_jobs, discard_jobs, fail_attempts, rele
 from awa_py.store.heartbeat import renew_leases
 from awa_py.store.session import Session, statement
 from tests.databases import NOT_RESETTING
+from tests.proxy import CountingProxy, counting_proxy
 from tests.support import (
     OWNER,
     QUICK,
@@ -33,7 +34,6 @@ from tests.support import (
     seconds,
     working,
 )
-from tests.wire import Wire, counted
 
 pytestmark = pytest.mark.integration
 
@@ -49,13 +49,13 @@ class Counted:
     """A database behind a door that counts, and an app with kinds of all sorts."""
 
     url: str
-    wire: Wire
+    wire: CountingProxy
     app: App
 
 
 @pytest.fixture
 async def door(database_url: str) -> AsyncIterator[Counted]:
-    async with counted(database_url) as (url, wire):
+    async with counting_proxy(database_url) as (url, wire):
         app = App(url, settings=Settings())
 
         @app.job
@@ -95,8 +95,8 @@ class TestADrainedJob:
         jobs, claims, flushes = rows
         assert jobs == JOBS
         # Each is one statement in a transaction of its own; a claim may find nothing.
-        assert claims <= door.wire.of("claims", "claim_jobs")
-        assert flushes == door.wire.of("finishes", "complete_jobs")
+        assert claims <= door.wire.count("claims", "claim_jobs")
+        assert flushes == door.wire.count("finishes", "complete_jobs")
         # Only what ends a job waits for the disk.
         assert door.wire.settings["awa claims"]["synchronous_commit"] == "off"
         assert "synchronous_commit" not in door.wire.settings["awa finishes"]
@@ -138,7 +138,7 @@ class TestEnqueue:
             door.wire.statements.clear()
             for n in range(jobs):
                 await app.enqueue("awaits", {"n": n})
-            assert door.wire.of("client", "enqueue_job") == jobs
+            assert door.wire.count("client", "enqueue_job") == jobs
             assert door.wire.total < 1.5 * jobs  # the pool resets the connection where nobody enqueued for a while
         assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == jobs + 1
 
@@ -241,7 +241,7 @@ class TestHeartbeat:
             await over.wait()
 
         def renewals() -> int:
-            return door.wire.of("heartbeat", "renew_leases")
+            return door.wire.count("heartbeat", "renew_leases")
 
         async with app:
             await app.enqueue_many([app.new("work") for _ in range(jobs)])
@@ -250,8 +250,8 @@ class TestHeartbeat:
                 seen = renewals()
                 await eventually(lambda: renewals() >= seen + 3)
                 over.set()
-        assert renewals() <= door.wire.of("heartbeat", "heartbeat_worker")
-        assert door.wire.of("heartbeat") <= 2 * door.wire.of("heartbeat", "heartbeat_worker") + 5
+        assert renewals() <= door.wire.count("heartbeat", "heartbeat_worker")
+        assert door.wire.count("heartbeat") <= 2 * door.wire.count("heartbeat", "heartbeat_worker") + 5
         assert started == jobs
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.processes import Process, eventually, processes
-from tests.wire import Wire, counted
+from tests.proxy import CountingProxy, counting_proxy
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ class MeasuredWorker:
     """A worker process and its traffic with the database."""
 
     process: Process
-    wire: Wire
+    wire: CountingProxy
 
     def begin(self) -> None:
         self.wire.statements.clear()
@@ -49,21 +49,21 @@ class MeasuredWorker:
 
 
 async def test_idle_worker_is_cheap_whether_it_leads_or_not(database_url: str, tmp_path: Path) -> None:
-    async with counted(database_url) as (url, wire), counted(database_url) as (other_url, other_wire):
+    async with counting_proxy(database_url) as (url, wire), counting_proxy(database_url) as (other_url, other_wire):
         with processes(tmp_path, url, {}) as started:
             leader = MeasuredWorker(started.worker(), wire)
             await eventually("a worker leads", lambda: "elected as the leader, epoch 1" in leader.process.output)
             follower = MeasuredWorker(started.worker(env={"AWA_DATABASE_URL": other_url}), other_wire)
             # By then both have finished the work of their start.
-            await eventually("the leader has run its tasks", lambda: wire.of("leader", "mark_unserved_jobs") > 0)
-            await eventually("the other worker is a candidate", lambda: other_wire.of("leader", "try_lead") > 2)
-            await eventually("it is subscribed to wake-ups", lambda: other_wire.of("claims", "listen_for_jobs") > 0)
+            await eventually("the leader has run its tasks", lambda: wire.count("leader", "mark_unserved_jobs") > 0)
+            await eventually("the other worker is a candidate", lambda: other_wire.count("leader", "try_lead") > 2)
+            await eventually("it is subscribed to wake-ups", lambda: other_wire.count("claims", "listen_for_jobs") > 0)
             workers = (leader, follower)
             for worker in workers:
                 worker.begin()
             await asyncio.sleep(MEASURED_S)
             for worker in workers:
                 worker.check()
-            assert wire.of("leader", "get_next_fire") > 0
-            assert other_wire.of("leader", "get_next_fire") == 0
-            assert other_wire.of("leader", "try_lead") > 0
+            assert wire.count("leader", "get_next_fire") > 0
+            assert other_wire.count("leader", "get_next_fire") == 0
+            assert other_wire.count("leader", "try_lead") > 0

@@ -12,6 +12,7 @@ import pytest
 from awa_py import App, Context
 from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
+from tests.proxy import counting_proxy
 from tests.support import (
     QUICK,
     count,
@@ -22,7 +23,6 @@ from tests.support import (
     with_settings,
     working,
 )
-from tests.wire import counted
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ class TestConnections:
     ) -> None:
         """No connection ends: somebody in between, who has lost the server, goes on taking what is sent."""
         monkeypatch.setattr("awa_py.db.reconnecting.COMMAND_TIMEOUT_S", 2.0)
-        async with counted(database_url) as (url, wire):
+        async with counting_proxy(database_url) as (url, wire):
             app = with_settings(url, replace(QUICK, heartbeat_interval=seconds(1), heartbeat_staleness=seconds(6)))
 
             @app.job
@@ -45,7 +45,7 @@ class TestConnections:
             async with outside, app, working(app):
                 job = await outside.enqueue("work")
                 await outside.result(job.id, timeout="20s")
-                wire.swallow()
+                wire.stop_forwarding()
                 job = await outside.enqueue("work")
                 await outside.result(job.id, timeout="60s")
 

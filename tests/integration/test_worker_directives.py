@@ -17,6 +17,7 @@ from awa_py.store.workers import WorkerRow, command_workers, list_workers
 from awa_py.worker.directives import Directives, QueueDirectives, directives_from
 from awa_py.worker.worker import Worker
 from tests.fake_pooler import fake_pooler
+from tests.proxy import counting_proxy
 from tests.support import (
     PATIENCE_S,
     QUICK,
@@ -33,7 +34,6 @@ from tests.support import (
     with_settings,
     working,
 )
-from tests.wire import counted
 from tests.workers import set_silence, worker_info
 
 pytestmark = pytest.mark.integration
@@ -194,10 +194,10 @@ class TestWorkerLock:
                 await eventually(partial(is_alive, session, worker))
 
     async def test_lock_of_a_worker_that_is_cut_off_outlives_its_handlers(self, database_url: str) -> None:
-        async with counted(database_url) as (url, wire):
+        async with counting_proxy(database_url) as (url, wire):
             app = with_settings(url, replace(QUICK, heartbeat_staleness=seconds(45)))
             async with app, working(app):
-                await eventually(lambda: wire.of("heartbeat", "lock_worker"))
+                await eventually(lambda: wire.count("heartbeat", "lock_worker"))
             asked = wire.settings["awa heartbeat"]
             assert (asked["tcp_keepalives_idle"], asked["tcp_user_timeout"]) == ("45", "0")
 

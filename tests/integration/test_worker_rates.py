@@ -17,6 +17,7 @@ from awa_py.background import cancel_and_wait
 from awa_py.store.rate_limits import delete_rate_limit, drain_rate_limit
 from awa_py.store.session import Session
 from tests.integration.test_rates import HOUR, bucket, limit, take
+from tests.proxy import CountingProxy, counting_proxy
 from tests.support import (
     PATIENCE_S,
     QUICK,
@@ -29,7 +30,6 @@ from tests.support import (
     with_settings,
     working,
 )
-from tests.wire import Wire, counted
 
 pytestmark = pytest.mark.integration
 
@@ -352,7 +352,7 @@ class TestConnection:
     async def test_only_jobs_that_use_rate_limits_open_a_connection_and_they_share_requests(
         self, database_url: str, session: Session
     ) -> None:
-        async with counted(database_url) as (url, wire):
+        async with counting_proxy(database_url) as (url, wire):
             app = with_settings(url, QUICK)
             together = asyncio.Event()
 
@@ -374,7 +374,7 @@ class TestConnection:
                 together.set()
                 for job in jobs:
                     await app.result(job.id, timeout="20s")
-            assert 1 <= wire.of("rates", "take_tokens") <= 5
+            assert 1 <= wire.count("rates", "take_tokens") <= 5
             assert wire.settings["awa rates"]["synchronous_commit"] == "off"
 
     async def test_worker_waits_for_an_unreachable_database(self, app: App, session: Session) -> None:
@@ -446,7 +446,7 @@ async def proxy(
 ) -> AsyncIterator[tuple[str, Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]]:
     """Yield the URL of a proxy to the database, and functions to open it again and to close it."""
     parts = urlsplit(database_url)
-    wire = Wire(parts.hostname or "127.0.0.1", parts.port or 5432)
+    wire = CountingProxy(parts.hostname or "127.0.0.1", parts.port or 5432)
     account, at, _ = parts.netloc.rpartition("@")
     servers = [await asyncio.start_server(wire.connect, "127.0.0.1", 0)]
     port = servers[0].sockets[0].getsockname()[1]
@@ -457,7 +457,7 @@ async def proxy(
     async def close() -> None:
         server = servers.pop()
         server.close()
-        await wire.hang_up()
+        await wire.close_connections()
         await server.wait_closed()
 
     try:

@@ -1,1 +1,1 @@
-"""A real systemd: opt-in, since it needs root and systemd-nspawn (docs/systemd.md)."""
+"""Tests with a real systemd. They are opt-in, since they need root and systemd-nspawn (docs/systemd.md)."""

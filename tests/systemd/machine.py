@@ -1,6 +1,6 @@
-"""A machine with a systemd of its own, in a container over the host's files: nothing that it writes stays.
+"""A container with its own systemd, on an overlay of the host's files that is discarded at the end.
 
-The network is the host's, so that the tests' PostgreSQL is at its usual address.
+It uses the host's network, so that the tests' PostgreSQL has its usual address.
 """
 
 import os
@@ -18,8 +18,8 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
-PYTHON = Path("/usr/bin") / VERSION  # one that an ordinary user may run, and that no sandbox hides
-PACKAGES = "AWA_TEST_SYSTEMD_PACKAGES"  # a folder of .deb files that make the machine's systemd another one
+PYTHON = Path("/usr/bin") / VERSION  # readable by every user and not hidden by the sandbox
+PACKAGES = "AWA_TEST_SYSTEMD_PACKAGES"  # a directory of .deb files with another version of systemd
 BOOT_S = 120.0
 BOOT_TARGET = """[Unit]
 Requires=basic.target
@@ -44,11 +44,11 @@ async def block(seconds: float) -> None:
 
 
 @app.job
-def look_around() -> dict:
+def inspect_sandbox() -> dict:
     import getpass, os
     def can_write(path):
         try:
-            open(path + "/awa-was-here", "w").close()
+            open(path + "/awa-test", "w").close()
             return True
         except OSError:
             return False
@@ -61,14 +61,14 @@ def look_around() -> dict:
 
 
 class Machine:
-    """The container: commands run in it, and files are written to it from outside."""
+    """The container: runs commands in it, and writes files to it from outside."""
 
     def __init__(self, root: Path, init: psutil.Process) -> None:
         self.root = root
         self._init = init
 
     def run(self, *command: str, check: bool = True) -> str:
-        """What the command prints, errors included."""
+        """Run a command and return its output, including stderr."""
         done = subprocess.run(
             ["nsenter", "--all", f"--target={self._init.pid}", *command],
             stdout=subprocess.PIPE,
@@ -89,7 +89,7 @@ class Machine:
 
 
 class Unit:
-    """One instance of the worker's unit, or the leader's."""
+    """One instance of the worker or maintenance unit."""
 
     def __init__(self, machine: Machine, name: str, env_file: str) -> None:
         self._machine = machine
@@ -137,9 +137,9 @@ class Unit:
 
 @contextmanager
 def booted(directory: Path) -> Iterator[Machine]:
-    """A machine with awa in /opt/awa and an app in /srv/app, its units installed."""
+    """Boot a machine with awa in /opt/awa, an app in /srv/app, and the units installed."""
     with _overlay(directory) as root:
-        _furnish(root)
+        _install_awa(root)
         with _nspawn(root, directory / "console.log") as init:
             machine = Machine(root, init)
             _wait_for_boot(machine)
@@ -152,7 +152,7 @@ def booted(directory: Path) -> Iterator[Machine]:
 
 @contextmanager
 def _overlay(directory: Path) -> Iterator[Path]:
-    """The host's root, and a layer in memory that takes what is written."""
+    """Mount an overlay: the host's root, with writes going to memory."""
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", directory], check=True)
     try:
         upper, work, root = (directory / name for name in ("upper", "work", "root"))
@@ -168,8 +168,8 @@ def _overlay(directory: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", directory], check=True)
 
 
-def _furnish(root: Path) -> None:
-    """Puts awa as a wheel has it into the machine, and nothing of the host's own services."""
+def _install_awa(root: Path) -> None:
+    """Install awa as a wheel would, and mask the host's own services."""
     for package in sorted(Path(os.environ.get(PACKAGES, "/nowhere")).glob("*.deb")):
         files = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE, check=True).stdout
         subprocess.run(["tar", "-x", "--keep-directory-symlink", "-C", root], input=files, check=True)
@@ -213,9 +213,9 @@ def _nspawn(root: Path, console: Path) -> Iterator[psutil.Process]:
     with console.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            yield _child(process.pid)
+            yield _wait_for_init(process.pid)
         finally:
-            process.send_signal(signal.SIGTERM)  # nspawn powers the machine off
+            process.send_signal(signal.SIGTERM)  # nspawn then powers the machine off
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -223,15 +223,15 @@ def _nspawn(root: Path, console: Path) -> Iterator[psutil.Process]:
                 process.wait()
 
 
-def _child(pid: int) -> psutil.Process:
-    """The machine's first process, once it is systemd."""
+def _wait_for_init(pid: int) -> psutil.Process:
+    """Return the machine's first process once it is systemd."""
     deadline = time.monotonic() + BOOT_S
     while time.monotonic() < deadline:
         for child in psutil.Process(pid).children():
             if "systemd" in child.name() and os.path.basename(child.exe()) == "systemd":
                 return child
         time.sleep(0.1)
-    raise AssertionError("systemd-nspawn started nothing")
+    raise AssertionError("systemd-nspawn did not start systemd")
 
 
 def _wait_for_boot(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""The installed units, under a real systemd, with a real worker, leader and database."""
+"""The installed units under a real systemd, with a real worker, leader and database."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from awa_py import State
 from awa_py.systemd.envfile import parse
 from tests.envfiles import TRICKY
 from tests.processes import eventually, is_state, start_nap
+from tests.proxy import counting_proxy
 from tests.systemd.machine import PYTHON, Machine, Unit, booted
-from tests.wire import counted
 
 OPT_IN = "AWA_TEST_SYSTEMD"
 missing = [
@@ -25,7 +25,7 @@ missing = [
         f"set {OPT_IN}=1 to boot a systemd": not os.environ.get(OPT_IN),
         "needs Linux": sys.platform != "linux",
         "needs root": os.geteuid() != 0,
-        "needs systemd-nspawn, of the package systemd-container": shutil.which("systemd-nspawn") is None,
+        "needs systemd-nspawn (package systemd-container)": shutil.which("systemd-nspawn") is None,
         f"needs {PYTHON}": not PYTHON.exists(),
     }.items()
     if lacks
@@ -46,8 +46,8 @@ FAST = {
 
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with booted(tmp_path_factory.mktemp("machine")) as one:
-        yield one
+    with booted(tmp_path_factory.mktemp("machine")) as machine:
+        yield machine
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def client(database_url: str) -> AsyncIterator[awa.App]:
 
 @pytest.fixture
 def worker(machine: Machine, request: pytest.FixtureRequest, database_url: str) -> Iterator[Unit]:
-    """An instance of the test's own, not started yet; stopped at the end."""
+    """A unit instance for this test, not started yet."""
     instance = request.node.name.removeprefix("test_")
     unit = Unit(machine, f"awa-worker@{instance}.service", f"/etc/awa/{instance}.env")
     unit.settings(**FAST, AWA_DATABASE_URL=database_url)
@@ -68,7 +68,7 @@ def worker(machine: Machine, request: pytest.FixtureRequest, database_url: str) 
     unit.systemctl("stop", check=False)
 
 
-def test_the_units_are_right_and_confined(machine: Machine, worker: Unit) -> None:
+def test_units_are_valid_and_sandboxed(machine: Machine, worker: Unit) -> None:
     folder = "/etc/systemd/system"
     units = [f"{folder}/awa-worker@.service", f"{folder}/awa-maintenance.service", f"{folder}/awa.target"]
     assert machine.run("systemd-analyze", "verify", *units) == ""
@@ -78,18 +78,18 @@ def test_the_units_are_right_and_confined(machine: Machine, worker: Unit) -> Non
         assert float(level[1]) <= 2.5
 
 
-def test_files_are_read_as_systemd_reads_them(machine: Machine) -> None:
+def test_envfile_parser_agrees_with_systemd(machine: Machine) -> None:
     machine.write("/etc/tricky.env", TRICKY)
     seen = machine.run(
         *("systemd-run", "--pipe", "--wait", "--quiet", "--property=EnvironmentFile=/etc/tricky.env"),
         *("/opt/awa/bin/python", "-c", "import json, os; print(json.dumps(dict(os.environ)))"),
     )
-    ours = parse(TRICKY)
-    theirs = {name: value for name, value in json.loads(seen).items() if name in ours or name.startswith("X")}
-    assert ours == theirs
+    parsed = parse(TRICKY)
+    expected = {name: value for name, value in json.loads(seen).items() if name in parsed or name.startswith("X")}
+    assert parsed == expected
 
 
-async def test_worker_and_leader_start_together_and_stop_together(
+async def test_target_starts_and_stops_worker_and_leader(
     machine: Machine, worker: Unit, client: awa.App, database_url: str
 ) -> None:
     leader = Unit(machine, "awa-maintenance.service", "/etc/awa/maintenance.env")
@@ -99,27 +99,27 @@ async def test_worker_and_leader_start_together_and_stop_together(
     machine.run("systemctl", "start", "awa.target")
     await eventually("both are there", lambda: worker.state == leader.state == "active")
     await eventually("the leader", lambda: leader.status == "leader")
-    job = await client.enqueue("look_around")
+    job = await client.enqueue("inspect_sandbox")
     assert await client.result(job.id, timeout="30s") == {
         "user": "awa",
         "writes": ["/var/lib/awa", "/tmp"],
         "sees_notify_socket": False,
     }
-    await eventually("figures", lambda: worker.status.startswith("0 running, 1 done"))
+    await eventually("the status", lambda: worker.status.startswith("0 running, 1 done"))
     machine.run("systemctl", "stop", "awa.target")
     await eventually("both have stopped", lambda: worker.state == leader.state == "inactive")
     assert [worker.show("Result"), leader.show("Result")] == ["success", "success"]
     machine.run("systemctl", "disable", leader.name, worker.name)
 
 
-async def test_the_journal_knows_the_job(machine: Machine, worker: Unit, client: awa.App) -> None:
+async def test_journal_entries_have_job_fields(machine: Machine, worker: Unit, client: awa.App) -> None:
     worker.systemctl("start")
     job = await client.enqueue("nap", {"seconds": "soon"})  # it expects a number
 
     def entries() -> list[str]:
         return machine.run("journalctl", "--output=json", f"AWA_JOB_ID={job.id}", "AWA_KIND=nap").splitlines()
 
-    await eventually("what was said about it", lambda: bool(entries()))
+    await eventually("its journal entry", lambda: bool(entries()))
     entry = json.loads(entries()[0])
     assert (entry["_SYSTEMD_UNIT"], entry["PRIORITY"], entry["AWA_ATTEMPT"]) == (worker.name, "4", "1")
     assert entry["AWA_QUEUE"] == "default"
@@ -127,8 +127,8 @@ async def test_the_journal_knows_the_job(machine: Machine, worker: Unit, client:
 
 
 async def test_start_waits_for_the_database(worker: Unit, database_url: str) -> None:
-    async with counted(database_url) as (url, _):
-        pass  # nobody answers there any more
+    async with counting_proxy(database_url) as (url, _):
+        pass  # the port is closed now
     worker.settings(**FAST, AWA_DATABASE_URL=url)
     worker.drop_in(TimeoutStartSec="8")
     worker.systemctl("start", "--no-block")
@@ -148,7 +148,7 @@ def age_s(unit: Unit) -> float:
     return now - int(unit.show("ExecMainStartTimestampMonotonic")) / 1e6
 
 
-async def test_a_frozen_worker_is_restarted(worker: Unit, client: awa.App) -> None:
+async def test_frozen_worker_is_restarted(worker: Unit, client: awa.App) -> None:
     worker.drop_in(WatchdogSec="4")
     worker.systemctl("start")
     job_id = await start_nap(client, 1)
@@ -160,7 +160,7 @@ async def test_a_frozen_worker_is_restarted(worker: Unit, client: awa.App) -> No
     await eventually("its job is done", lambda: is_state(client, job_id, State.COMPLETED))
 
 
-async def test_a_blocked_worker_is_restarted_and_shows_where(worker: Unit, client: awa.App) -> None:
+async def test_blocked_worker_is_restarted_with_a_traceback(worker: Unit, client: awa.App) -> None:
     worker.drop_in(WatchdogSec="4")
     worker.systemctl("start")
     await client.enqueue("block", {"seconds": 300}, max_attempts=1)
@@ -168,7 +168,7 @@ async def test_a_blocked_worker_is_restarted_and_shows_where(worker: Unit, clien
     assert 'File "/srv/app/tasks.py", line 15 in block' in worker.journal
 
 
-async def test_a_killed_worker_is_restarted(worker: Unit, client: awa.App) -> None:
+async def test_killed_worker_is_restarted(worker: Unit, client: awa.App) -> None:
     worker.systemctl("start")
     job_id = await start_nap(client, 1)
     worker.send(signal.SIGKILL)
@@ -176,7 +176,7 @@ async def test_a_killed_worker_is_restarted(worker: Unit, client: awa.App) -> No
     await eventually("its job is done", lambda: is_state(client, job_id, State.COMPLETED))
 
 
-async def test_reload(worker: Unit, client: awa.App, database_url: str) -> None:
+async def test_reload_keeps_the_pid_and_running_jobs(worker: Unit, client: awa.App, database_url: str) -> None:
     worker.systemctl("start")
     first = worker.pid
     job_id = await start_nap(client, 3)
@@ -195,7 +195,7 @@ async def test_reload(worker: Unit, client: awa.App, database_url: str) -> None:
     assert (worker.pid, worker.restarts) == (first, 0)
 
 
-async def test_stop_drains_for_as_long_as_it_takes(worker: Unit, client: awa.App, database_url: str) -> None:
+async def test_stop_extends_its_timeout_while_draining(worker: Unit, client: awa.App, database_url: str) -> None:
     worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_SHUTDOWN_TIMEOUT="1m")
     worker.drop_in(TimeoutStopSec="4")
     worker.systemctl("start")
@@ -206,7 +206,7 @@ async def test_stop_drains_for_as_long_as_it_takes(worker: Unit, client: awa.App
     assert (job.state, job.attempt) == (State.COMPLETED, 1)
 
 
-async def test_several_processes(worker: Unit, client: awa.App, database_url: str) -> None:
+async def test_supervisor_replaces_a_blocked_process(worker: Unit, client: awa.App, database_url: str) -> None:
     worker.settings(**FAST, AWA_DATABASE_URL=database_url, AWA_PROCESSES="2")
     worker.drop_in(WatchdogSec="8")
     worker.systemctl("start")
@@ -222,7 +222,9 @@ async def test_several_processes(worker: Unit, client: awa.App, database_url: st
     assert await is_state(client, job_id, State.COMPLETED)
 
 
-async def test_the_database_as_a_credential(machine: Machine, worker: Unit, client: awa.App, database_url: str) -> None:
+async def test_database_url_can_be_a_credential(
+    machine: Machine, worker: Unit, client: awa.App, database_url: str
+) -> None:
     machine.write("/etc/credstore/awa.database_url", database_url)
     worker.settings(**FAST)
     worker.systemctl("start")
@@ -231,14 +233,14 @@ async def test_the_database_as_a_credential(machine: Machine, worker: Unit, clie
     (machine.root / "etc/credstore/awa.database_url").unlink()
 
 
-async def test_wrong_usage_is_not_tried_again(worker: Unit, database_url: str) -> None:
+async def test_wrong_usage_is_not_restarted(worker: Unit, database_url: str) -> None:
     worker.settings(**{**FAST, "AWA_CONCURRENCY": "many"}, AWA_DATABASE_URL=database_url)
     worker.systemctl("start", check=False)
     await eventually("it has failed", lambda: worker.state == "failed")
     assert (worker.show("ExecMainStatus"), worker.restarts) == ("2", 0)
 
 
-async def test_a_failed_start_is_tried_again_for_ever(worker: Unit, fresh_database_url: str) -> None:
+async def test_failed_start_is_retried_forever(worker: Unit, fresh_database_url: str) -> None:
     worker.settings(**FAST, AWA_DATABASE_URL=fresh_database_url)
     worker.drop_in(RestartSec="100ms", RestartSteps="0")
     worker.systemctl("start", check=False)
@@ -247,16 +249,16 @@ async def test_a_failed_start_is_tried_again_for_ever(worker: Unit, fresh_databa
     assert "run `awa migrate`" in worker.journal
 
 
-async def test_a_user_may_run_it_too(machine: Machine, client: awa.App, database_url: str) -> None:
-    machine.run("useradd", "--create-home", "--uid", "1999", "somebody")
+async def test_user_can_run_the_units(machine: Machine, client: awa.App, database_url: str) -> None:
+    machine.run("useradd", "--create-home", "--uid", "1999", "alice")
     machine.run("systemctl", "start", "user@1999.service")
-    mine = ("runuser", "-u", "somebody", "--", "env", "HOME=/home/somebody", "XDG_RUNTIME_DIR=/run/user/1999")
-    answer = machine.run(*mine, "/opt/awa/bin/awa", "systemd", "install", "--user")
-    assert "written   /home/somebody/.config/systemd/user/awa-worker@.service" in answer
+    as_user = ("runuser", "-u", "alice", "--", "env", "HOME=/home/alice", "XDG_RUNTIME_DIR=/run/user/1999")
+    answer = machine.run(*as_user, "/opt/awa/bin/awa", "systemd", "install", "--user")
+    assert "written   /home/alice/.config/systemd/user/awa-worker@.service" in answer
     variables = {**FAST, "AWA_DATABASE_URL": database_url}
-    machine.write("/home/somebody/.config/awa/mine.env", "".join(f"{k}={v}\n" for k, v in variables.items()))
-    machine.run("chown", "-R", "somebody", "/home/somebody/.config")
-    systemctl = (*mine, "systemctl", "--user")
+    machine.write("/home/alice/.config/awa/mine.env", "".join(f"{k}={v}\n" for k, v in variables.items()))
+    machine.run("chown", "-R", "alice", "/home/alice/.config")
+    systemctl = (*as_user, "systemctl", "--user")
     machine.run(*systemctl, "daemon-reload")
     machine.run(*systemctl, "enable", "--now", "awa.target", "awa-worker@mine")
     assert machine.run(*systemctl, "is-active", "awa-worker@mine", "awa.target") == "active\nactive\n"

@@ -1,4 +1,4 @@
-"""EnvironmentFile= as awa reads it. tests/systemd asks systemd itself the same."""
+"""Parsing of EnvironmentFile=. tests/systemd compares it with systemd itself."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from awa_py.systemd.envfile import parse, read
 from tests.envfiles import TRICKY
 
 
-def test_all_of_its_syntax() -> None:
+def test_parser_supports_the_whole_syntax() -> None:
     assert parse(TRICKY) == {
         "X01": "plain",
         "X02": "blanks around",
@@ -30,11 +30,11 @@ def test_all_of_its_syntax() -> None:
     }
 
 
-def test_no_file_sets_nothing(tmp_path: Path) -> None:
+def test_missing_file_has_no_variables(tmp_path: Path) -> None:
     assert read(tmp_path / "nowhere.env") == {}
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_error_names_an_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "latin.env").write_bytes(b"AWA_QUEUES=gr\xfcn\n")
     with pytest.raises(ConfigError, match=r"latin\.env: it is not UTF-8"):
         read(tmp_path / "latin.env")

@@ -8,23 +8,23 @@ import pytest
 from prometheus_client import generate_latest
 
 from awa_py.observability.metrics import LISTENING, MAX_QUEUE_LABELS, OTHER_QUEUES, RUNNING, Metrics, Reason
-from tests.exposed import Exposed, exposed
+from tests.metric_specs import MetricSpec, all_metrics
 
 LABELS = {"queue", "kind", "reason", "state", "task", "table", "connection", "process"}
 
 
-@pytest.mark.parametrize("metric", exposed(), ids=lambda metric: metric.name)
-def test_metric_name_follows_the_conventions(metric: Exposed) -> None:
+@pytest.mark.parametrize("metric", all_metrics(), ids=lambda metric: metric.name)
+def test_metric_name_follows_the_conventions(metric: MetricSpec) -> None:
     assert re.fullmatch(r"awa(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.type == "counter")
     assert not re.search(r"_(ms|millis|us|minutes|hours|s|sec|kb|mb)(_total)?$", metric.name)
     assert not re.search(r"_(count|sum|bucket|gauge|counter|histogram)$", metric.name)
-    assert metric.text.strip()
+    assert metric.help.strip()
     assert set(metric.labels) <= LABELS
 
 
 def test_metric_names_are_unique() -> None:
-    names = [metric.name for metric in exposed()]
+    names = [metric.name for metric in all_metrics()]
     assert len(names) == len(set(names)) > 35
 
 
@@ -41,7 +41,7 @@ def test_promtool_accepts_all_metrics() -> None:
     for gauges in (metrics.worker, metrics.leader):
         gauges.source = lambda gauges=gauges: [(gauge, gauge.labels, 1.0) for gauge in gauges._specs]
     text = generate_latest(metrics.registry)
-    assert {metric.name for metric in exposed() if not metric.name.startswith("awa_process")} <= {
+    assert {metric.name for metric in all_metrics() if not metric.name.startswith("awa_process")} <= {
         line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")
     }
     answer = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.exposed import exposed, labels_by_series
+from tests.metric_specs import all_metrics, labels_by_series
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "monitoring"
@@ -136,14 +136,16 @@ def test_the_dashboard_is_well_formed() -> None:
 
 def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     asked = " ".join([*queries(), *EXPRESSIONS])
-    assert [metric.name for metric in exposed() if not re.search(rf"\b{metric.name}\b|\b{metric.name}_", asked)] == []
+    assert [
+        metric.name for metric in all_metrics() if not re.search(rf"\b{metric.name}\b|\b{metric.name}_", asked)
+    ] == []
 
 
 def test_the_page_lists_every_metric_and_no_other() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `awa_")]
-    assert sorted(row.split("|")[1] for row in rows) == sorted(f" `{metric.name}` " for metric in exposed())
-    for metric in exposed():
-        assert f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.text} |" in rows
+    assert sorted(row.split("|")[1] for row in rows) == sorted(f" `{metric.name}` " for metric in all_metrics())
+    for metric in all_metrics():
+        assert f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.help} |" in rows
 
 
 def test_the_page_names_no_alert_that_there_is_not() -> None:

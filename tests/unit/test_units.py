@@ -1,4 +1,4 @@
-"""The unit files: what is in them, how they are made to fit, and what systemd thinks of them."""
+"""The unit files: their content, their adaptation, and systemd's verdict."""
 
 import os
 import re
@@ -14,11 +14,13 @@ from awa_py.systemd.units import UNIT_TEMPLATES, UnitFile, WriteResult, command_
 ROOT = Path(__file__).parents[2]
 SANDBOX = re.compile(r"(NoNew|Cap|Ambient|Protect|Private|Remove|Lock|Restrict[ANRS]|SystemCall)\w*=.*")
 needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze, of the package systemd"
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze (package systemd)"
 )
 
 
-def made(base: Path, *, for_user: bool = False, command: str = "/bin/true", version: int = 252) -> dict[str, UnitFile]:
+def adapted(
+    base: Path, *, for_user: bool = False, command: str = "/bin/true", version: int = 252
+) -> dict[str, UnitFile]:
     return unit_files(base, for_user=for_user, command=command, version=version)
 
 
@@ -35,22 +37,24 @@ def analyze(*arguments: str | Path, runtime: Path | None = None) -> str:
     return answer.stdout + answer.stderr
 
 
-def written(base: Path, *, for_user: bool = False) -> list[Path]:
+def installed_units(base: Path, *, for_user: bool = False) -> list[Path]:
     return [
-        path for path in install(made(base, for_user=for_user), force=False) if path.suffix in (".service", ".target")
+        path
+        for path in install(adapted(base, for_user=for_user), force=False)
+        if path.suffix in (".service", ".target")
     ]
 
 
 @needs_systemd
 @pytest.mark.parametrize("for_user", [False, True])
-def test_systemd_has_nothing_to_say_about_them(tmp_path: Path, for_user: bool) -> None:
-    whose = ["--user"] if for_user else []
-    assert analyze("verify", "--man=no", *whose, *written(tmp_path, for_user=for_user), runtime=tmp_path) == ""
+def test_systemd_analyze_accepts_the_units(tmp_path: Path, for_user: bool) -> None:
+    scope = ["--user"] if for_user else []
+    assert analyze("verify", "--man=no", *scope, *installed_units(tmp_path, for_user=for_user), runtime=tmp_path) == ""
 
 
 @needs_systemd
-def test_they_are_confined(tmp_path: Path) -> None:
-    for unit in written(tmp_path):
+def test_units_have_a_low_exposure_level(tmp_path: Path) -> None:
+    for unit in installed_units(tmp_path):
         if unit.suffix == ".service":
             answer = analyze("security", "--no-pager", "--offline=true", unit)
             level = re.search(r"exposure level for .*: ([\d.]+)", answer)
@@ -58,7 +62,7 @@ def test_they_are_confined(tmp_path: Path) -> None:
             assert float(level[1]) <= 2.5
 
 
-def test_worker_and_leader_are_confined_alike() -> None:
+def test_worker_and_maintenance_units_have_the_same_sandbox() -> None:
     worker, leader = (
         SANDBOX.findall((ROOT / "systemd" / UNIT_TEMPLATES[name].source).read_text())
         for name in ("worker", "maintenance")
@@ -67,28 +71,26 @@ def test_worker_and_leader_are_confined_alike() -> None:
     assert worker == leader
 
 
-def test_they_start_this_awa(tmp_path: Path) -> None:
-    files = made(tmp_path, command="/opt/awa/bin/awa")
+def test_units_start_this_installation(tmp_path: Path) -> None:
+    files = adapted(tmp_path, command="/opt/awa/bin/awa")
     assert "ExecStart=/opt/awa/bin/awa worker\n" in files["worker"].text
     assert "ExecStart=/opt/awa/bin/awa maintenance\n" in files["maintenance"].text
 
 
-def test_an_awa_in_somebodys_home_can_be_seen(tmp_path: Path) -> None:
-    assert "ProtectHome=read-only\n" in made(tmp_path, command="/home/me/venv/bin/awa")["worker"].text
+def test_units_allow_an_installation_in_a_home_directory(tmp_path: Path) -> None:
+    assert "ProtectHome=read-only\n" in adapted(tmp_path, command="/home/me/venv/bin/awa")["worker"].text
     assert len(command_problems("/tmp/venv/bin/awa")) > len(command_problems("/opt/awa/bin/awa"))
-    assert any(
-        "/root/venv/bin/awa can be read by root alone" in each for each in command_problems("/root/venv/bin/awa")
-    )
+    assert any("/root/venv/bin/awa can be read only by root" in each for each in command_problems("/root/venv/bin/awa"))
 
 
-def test_a_backoff_where_systemd_knows_it(tmp_path: Path) -> None:
-    assert "RestartSteps" not in made(tmp_path, version=253)["worker"].text
-    newer = made(tmp_path, version=254)["worker"].text
+def test_restart_backoff_needs_systemd_254(tmp_path: Path) -> None:
+    assert "RestartSteps" not in adapted(tmp_path, version=253)["worker"].text
+    newer = adapted(tmp_path, version=254)["worker"].text
     assert "\nRestartSteps=5\nRestartMaxDelaySec=30\n" in newer
 
 
-def test_a_user_has_units_without_what_only_the_system_can_do(tmp_path: Path) -> None:
-    files = made(tmp_path, for_user=True)
+def test_user_units_have_no_system_directives(tmp_path: Path) -> None:
+    files = adapted(tmp_path, for_user=True)
     assert set(files) == {"worker", "maintenance", "target", "env"}
     assert files["worker"].path == tmp_path / "systemd/user/awa-worker@.service"
     for line in ("User=", "ProtectSystem=", "PrivateTmp=", "LoadCredential=", "/etc/", "network-online"):
@@ -97,22 +99,22 @@ def test_a_user_has_units_without_what_only_the_system_can_do(tmp_path: Path) ->
     assert "WantedBy=default.target\n" in files["target"].text
 
 
-def test_a_second_installation_changes_nothing(tmp_path: Path) -> None:
-    assert set(install(made(tmp_path), force=False).values()) == {WriteResult.WRITTEN}
-    assert set(install(made(tmp_path), force=False).values()) == {WriteResult.UNCHANGED}
+def test_second_installation_changes_nothing(tmp_path: Path) -> None:
+    assert set(install(adapted(tmp_path), force=False).values()) == {WriteResult.WRITTEN}
+    assert set(install(adapted(tmp_path), force=False).values()) == {WriteResult.UNCHANGED}
     assert (tmp_path / "etc/awa/example.env").stat().st_mode & 0o777 == 0o640
     assert not list(tmp_path.rglob("*.new"))
 
 
-def test_what_awa_wrote_is_updated_and_what_somebody_edited_is_not(tmp_path: Path) -> None:
-    install(made(tmp_path), force=False)
-    newer = made(tmp_path, command="/opt/awa/bin/awa")
+def test_edited_unit_is_not_overwritten_without_force(tmp_path: Path) -> None:
+    install(adapted(tmp_path), force=False)
+    newer = adapted(tmp_path, command="/opt/awa/bin/awa")
     assert install(newer, force=False)[newer["worker"].path] is WriteResult.UPDATED
 
     edited = newer["worker"].path
     edited.write_text(edited.read_text().replace("WatchdogSec=60", "WatchdogSec=90"))
-    newest = made(tmp_path, command="/srv/awa/bin/awa")
-    with pytest.raises(ConfigError, match=r"changed since: .*awa-worker@\.service; move the changes to a drop-in"):
+    newest = adapted(tmp_path, command="/srv/awa/bin/awa")
+    with pytest.raises(ConfigError, match=r"were changed since: .*awa-worker@\.service; move the changes to a drop-in"):
         install(newest, force=False)
     assert "WatchdogSec=90" in edited.read_text()
     assert "/opt/awa" in newer["maintenance"].path.read_text(), "nothing else was written either"
@@ -121,16 +123,16 @@ def test_what_awa_wrote_is_updated_and_what_somebody_edited_is_not(tmp_path: Pat
     assert "WatchdogSec=60" in edited.read_text()
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    path = made(tmp_path)["target"].path
+def test_file_not_written_by_awa_is_not_overwritten(tmp_path: Path) -> None:
+    path = adapted(tmp_path)["target"].path
     path.parent.mkdir(parents=True)
     path.write_text("[Unit]\n")
-    with pytest.raises(ConfigError, match="not written by awa"):
-        install(made(tmp_path), force=False)
+    with pytest.raises(ConfigError, match="were not written by awa"):
+        install(adapted(tmp_path), force=False)
 
 
-def test_the_example_names_settings_that_exist() -> None:
-    """Every variable is an option's, a setting's, or Python's own."""
+def test_example_env_names_existing_variables() -> None:
+    """Each variable belongs to an option, a setting, or Python."""
     from awa_py.settings import Settings, variable
 
     known = {variable(name) for name in Settings.__dataclass_fields__}

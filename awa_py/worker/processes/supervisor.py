@@ -175,11 +175,11 @@ class Supervisor:
         try:
             settings.check()
         except AwaError as error:
-            logger.error("not reloaded, the settings stay as they were: %s", error)
+            logger.error("reload failed, the current settings stay in use: %s", error)
         if settings.next_environ is None:
             self._herald.tell_that_nothing_changed()
         elif not self._stopping:
-            logger.info("the new settings are right: beginning anew as soon as the running jobs have ended")
+            logger.info("the new settings are valid: restarting after the running jobs have ended")
             self._stop(signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
