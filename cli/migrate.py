@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from awa_py.db import migrations as schema
-from awa_py.db.migrations import Migration, Step
+from awa_py.db.migrations import Migration, MigrationStatus
 from awa_py.text import count
 
 from .environment import Environment
@@ -43,7 +43,7 @@ async def migrate(
             _show_roles(schema.role_names(env.schema))
 
 
-def _show_steps(steps: list[Step], *, as_json: bool) -> None:
+def _show_steps(steps: list[MigrationStatus], *, as_json: bool) -> None:
     if as_json:
         print_json(steps)
         return

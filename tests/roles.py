@@ -1,5 +1,7 @@
-"""An installation with its roles, and logins that are members of them. Roles belong to the whole server: each test's
-have a name of their own, and are gone after it."""
+"""A schema with its roles, and logins that are members of them.
+
+Roles belong to the whole server, so each test's roles have their own names, and are dropped after it.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +23,7 @@ def with_user(url: str, user: str, password: str = PASSWORD) -> str:
 
 
 class Installation:
-    """A database as its administrator sees it."""
+    """A database with a schema of a random name, used as its administrator."""
 
     def __init__(self, url: str) -> None:
         self.database = Database(url, Schema(f"r{uuid4().hex[:12]}"))
@@ -32,12 +34,12 @@ class Installation:
         return self.database.schema.name
 
     async def execute(self, sql: str) -> None:
-        """As the administrator."""
+        """Run SQL as the administrator."""
         async with another_session(self.database) as session:
             await session.connection.execute(sql)
 
     async def login(self, *roles: str, options: str = "") -> Database:
-        """A new login, a member of these of the installation's roles: the same database, through its eyes."""
+        """Create a login that is a member of the given roles. Return the database with that login."""
         login = f"{self.name}_{'_'.join(roles) or 'stranger'}_{len(self._logins)}"
         self._logins.append(login)
         await self.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{PASSWORD}' {options}")
@@ -46,7 +48,7 @@ class Installation:
         return Database(with_user(self.database.url, login), self.database.schema)
 
     async def clear(self) -> None:
-        """Nothing is left of its roles."""
+        """Drop the logins and roles."""
         for role in (*self._logins, *migrations.role_names(self.database.schema)):
             async with another_session(self.database) as session:
                 if await session.connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
@@ -55,7 +57,7 @@ class Installation:
 
 @asynccontextmanager
 async def installation(url: str) -> AsyncIterator[Installation]:
-    """Empty: nothing is migrated, no role is made."""
+    """Yield a database without a schema and without roles."""
     installed = Installation(url)
     try:
         yield installed

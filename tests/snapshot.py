@@ -1,4 +1,4 @@
-"""`make snapshot` writes schema/snapshot.json: the schema as the migrations make it, for `awa doctor` to compare."""
+"""Write schema/snapshot.json (`make snapshot`): the objects that the migrations create, which `awa doctor` compares."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def text(catalog: Catalog) -> str:
 
 
 async def take(database: Database) -> Catalog:
-    """What there is in a database, with functions as the migrations write them."""
+    """Return the objects of a database's schema. The schema's name in functions is as in the migrations."""
     connection = await connect(database)
     try:
         context = CheckContext(
@@ -39,7 +39,7 @@ async def take(database: Database) -> Catalog:
     return catalog
 
 
-async def _of_a_fresh_one(url: str) -> Catalog:
+async def _read_new_database(url: str) -> Catalog:
     database = Database(url, Schema())
     await migrations.migrate(database)
     return await take(database)
@@ -47,4 +47,4 @@ async def _of_a_fresh_one(url: str) -> Catalog:
 
 if __name__ == "__main__":
     with EmbeddedPostgres(settings={"fsync": "off"}) as server:
-        FILE.write_text(text(asyncio.run(_of_a_fresh_one(server.url))), encoding="utf-8")
+        FILE.write_text(text(asyncio.run(_read_new_database(server.url))), encoding="utf-8")

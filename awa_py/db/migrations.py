@@ -1,4 +1,7 @@
-"""Brings the database's schema to the version that this program needs: numbered files, forward only."""
+"""Apply the numbered migrations of `schema/` until the database has the version that this program needs.
+
+Migrations only go forward, and all pending ones are applied in one transaction.
+"""
 
 import logging
 import re
@@ -18,13 +21,13 @@ from awa_py.text import describe
 
 logger = logging.getLogger("awa.migrate")
 
-# Any fixed number would do: processes that migrate at once queue up behind it.
+# The key of an advisory lock: concurrent migrations wait for each other. Any fixed number would do.
 MIGRATION_LOCK = 0x4157415F4D494752  # "AWA_MIGR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One numbered file of `schema/`."""
+    """A numbered file or directory of `schema/`."""
 
     version: int
     name: str
@@ -32,8 +35,8 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A migration, and when it was applied here."""
+class MigrationStatus:
+    """A migration, and when it was applied to a database (None: not yet)."""
 
     version: int
     name: str
@@ -55,33 +58,33 @@ def all_migrations() -> list[Migration]:
 
 
 def needed_version() -> int:
-    """The version of the schema that this program works with."""
+    """Return the version of the schema that this program needs."""
     return all_migrations()[-1].version
 
 
 def role_names(schema: Schema) -> list[str]:
-    """The roles that `migrate(roles=True)` makes."""
-    return [f"{schema.name}_{duty}" for duty in ("owner", "worker", "producer", "reader")]
+    """Return the names of the roles that `migrate(roles=True)` creates."""
+    return [f"{schema.name}_{role}" for role in ("owner", "worker", "producer", "reader")]
 
 
 def script(schema: Schema) -> str:
-    """The whole schema as one script, for those who apply SQL by other means."""
+    """Return the whole schema as one script, for deployments that apply SQL by other means."""
     parts = [
-        f"-- {migration.version:04} {migration.name}\n\n{_text(migration, schema)}" for migration in all_migrations()
+        f"-- {migration.version:04} {migration.name}\n\n{_render(migration, schema)}" for migration in all_migrations()
     ]
     return "\n".join(["BEGIN;", f'CREATE SCHEMA IF NOT EXISTS "{schema.name}";', *parts, "COMMIT;\n"])
 
 
 def roles_script(schema: Schema) -> str:
-    """The roles and what they may do as one script, for those who apply SQL by other means."""
-    become_owner = f'SET LOCAL ROLE "{schema.name}_owner";\n'
-    return "\n".join(["BEGIN;", _file("roles", schema), become_owner, _file("grants", schema), "COMMIT;\n"])
+    """Return the roles and their rights as one script, for deployments that apply SQL by other means."""
+    set_role = f'SET LOCAL ROLE "{schema.name}_owner";\n'
+    return "\n".join(["BEGIN;", _file("roles", schema), set_role, _file("grants", schema), "COMMIT;\n"])
 
 
 async def migrate(database: Database, *, roles: bool = False) -> list[Migration]:
-    """Applies what is missing, all in one transaction, and returns it. Safe when many processes start it at once.
+    """Apply the pending migrations in one transaction, and return them. Concurrent calls are safe.
 
-    With `roles`, makes the roles too. Where they were made before, they may do what they should with what is new.
+    With `roles`, create the roles too. If they exist already, grant them their rights on new objects.
     """
     connection = await database.connect_sessionless("migrate")
     try:
@@ -93,14 +96,14 @@ async def migrate(database: Database, *, roles: bool = False) -> list[Migration]
             if version == 0:
                 await _create_schema(connection, database.schema)
             elif pending:
-                await _become_owner(connection, database.schema)
+                await _set_role_to_owner(connection, database.schema)
             for migration in pending:
-                await connection.execute(_text(migration, database.schema))
-                logger.info("applied %04d %s", migration.version, migration.name)
+                await connection.execute(_render(migration, database.schema))
+                logger.info("applied migration %04d %s", migration.version, migration.name)
             if roles:
-                await _make_roles(connection, database.schema)
+                await _create_roles(connection, database.schema)
             if roles or (pending and await _has_roles(connection, database.schema)):
-                await _become_owner(connection, database.schema)
+                await _set_role_to_owner(connection, database.schema)
                 await connection.execute(_file("grants", database.schema))
             return pending
     except asyncpg.InsufficientPrivilegeError as error:
@@ -109,8 +112,8 @@ async def migrate(database: Database, *, roles: bool = False) -> list[Migration]
         await connection.close()
 
 
-async def status(database: Database) -> list[Step]:
-    """Every known migration, with the time at which it was applied."""
+async def status(database: Database) -> list[MigrationStatus]:
+    """Return all migrations of this program, and when each was applied."""
     connection = await database.connect_sessionless("migrate")
     try:
         version = await current_version(connection, database.schema)
@@ -119,11 +122,13 @@ async def status(database: Database) -> list[Step]:
         applied = {row["version"]: row["applied_at"] for row in await connection.fetch(query)} if version else {}
     finally:
         await connection.close()
-    return [Step(version=m.version, name=m.name, applied_at=applied.get(m.version)) for m in all_migrations()]
+    return [
+        MigrationStatus(version=m.version, name=m.name, applied_at=applied.get(m.version)) for m in all_migrations()
+    ]
 
 
 async def check(connection: Connection, schema: Schema) -> None:
-    """Raises a sentence that says what to do where the schema is not the one that this program needs."""
+    """Raise SchemaMissing or SchemaTooNew if the schema has another version than this program needs."""
     version = await current_version(connection, schema)
     _refuse_newer(version, schema)
     if version == 0:
@@ -141,7 +146,7 @@ def _refuse_newer(version: int, schema: Schema) -> None:
         )
 
 
-def _text(migration: Migration, schema: Schema) -> str:
+def _render(migration: Migration, schema: Schema) -> str:
     applied = f"\nINSERT INTO awa.schema_version (version, name) VALUES ({migration.version}, '{migration.name}');\n"
     return schema.qualify(fill_columns(migration.sql) + applied)
 
@@ -158,7 +163,7 @@ def _file(name: str, schema: Schema) -> str:
 
 
 async def current_version(connection: Connection, schema: Schema) -> int:
-    """The version of the schema that is there; 0: none is."""
+    """Return the version of the schema in the database; 0: there is none."""
     exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".schema_version')
     if exists is None:
         return 0
@@ -168,40 +173,41 @@ async def current_version(connection: Connection, schema: Schema) -> int:
 
 async def _create_schema(connection: Connection, schema: Schema) -> None:
     exists = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema.name)
-    if not exists:  # IF NOT EXISTS would ask for a right that an owner of the schema may not have
+    if not exists:  # IF NOT EXISTS needs CREATE on the database, which the schema's owner may not have
         await connection.execute(f'CREATE SCHEMA "{schema.name}"')
 
 
-async def _become_owner(connection: Connection, schema: Schema) -> None:
-    """What is made from here on belongs to whom the rest belongs, whoever makes it."""
+async def _set_role_to_owner(connection: Connection, schema: Schema) -> None:
+    """SET ROLE to the schema's owner, so that new objects have the same owner."""
     row = await connection.fetchrow(
-        """SELECT pg_get_userbyid(relowner), session_user, pg_has_role(session_user, relowner, 'MEMBER')
+        """SELECT pg_get_userbyid(relowner) AS owner, session_user AS login,
+                  pg_has_role(session_user, relowner, 'MEMBER') AS is_member
            FROM pg_class WHERE oid = $1::text::regclass""",
         f'"{schema.name}".schema_version',
     )
     assert row is not None
-    owner, login, is_member = row
-    if not is_member:
+    owner, login = row["owner"], row["login"]
+    if not row["is_member"]:
         raise SchemaError(f"schema {schema.name!r} belongs to {owner}: migrate as {owner}, or GRANT {owner} TO {login}")
     await connection.execute(f"SET LOCAL ROLE {_quoted(owner)}")
 
 
-async def _make_roles(connection: Connection, schema: Schema) -> None:
-    await connection.execute("RESET ROLE")  # creating roles is a right of the login's own
+async def _create_roles(connection: Connection, schema: Schema) -> None:
+    await connection.execute("RESET ROLE")  # CREATEROLE is a right of the login, not of the owner
     try:
         await connection.execute(_file("roles", schema))
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaError(
-            f"cannot make the roles of schema {schema.name!r}: {describe(error)} It takes a superuser, or the schema's "
-            "owner with CREATEROLE; `awa migrate --roles --sql` prints the SQL for somebody who may"
+            f"cannot create the roles of schema {schema.name!r}: {describe(error)} Migrate as a superuser, or as the "
+            "schema's owner with CREATEROLE; `awa migrate --roles --sql` prints the SQL to apply by hand"
         ) from error
 
 
 async def _has_roles(connection: Connection, schema: Schema) -> bool:
-    """Whether the roles were made for this schema; those of another database may have the same names."""
+    """Return whether the roles have rights on this schema. Another database may have roles of the same names."""
     found = await connection.fetchval(
-        """SELECT count(*) FROM pg_namespace CROSS JOIN aclexplode(nspacl) AS given
-           WHERE nspname = $1 AND pg_get_userbyid(given.grantee) = $2""",
+        """SELECT count(*) FROM pg_namespace CROSS JOIN aclexplode(nspacl) AS granted
+           WHERE nspname = $1 AND pg_get_userbyid(granted.grantee) = $2""",
         schema.name,
         f"{schema.name}_worker",
     )

@@ -89,4 +89,4 @@ def test_wrong_usage(awa: Awa, command: tuple[str, ...], sentence: str) -> None:
 def test_an_unknown_limit_is_named(awa: Awa, command: str) -> None:  # F14
     answer = awa("rate", command, "gh")
     assert answer.code == 1
-    assert answer.err == 'awa: there is no rate limit "gh": `awa rate set gh 5000/h` makes one\n'
+    assert answer.err == 'awa: there is no rate limit "gh": `awa rate set gh 5000/h` creates one\n'

@@ -128,7 +128,7 @@ class TestTokens:
         assert 5 < (await take(session, max_wait_s=0)).next_s <= 20
 
     async def test_an_unknown_limit_is_an_error_that_names_it(self, session: Session) -> None:  # F14
-        unknown = 'there is no rate limit "gh": `awa rate set gh 5000/h` makes one'
+        unknown = 'there is no rate limit "gh": `awa rate set gh 5000/h` creates one'
         with pytest.raises(UnknownRateLimit) as raised:
             await take(session)
         assert str(raised.value) == unknown

@@ -218,7 +218,7 @@ async def test_a_producer_enqueues_from_python_in_every_way(installed: Installat
                 kept = await app.enqueue("work", {"x": 1}, unique=True, connection=own)
                 await app.enqueue_many([app.new("work", {"kept": True})] * COPY_MIN_JOBS, connection=own)
                 assert kept.id == held.id
-        with pytest.raises(NotPermitted, match=f'permission denied for view jobs: .*"{installed.name}_reader" to look'):
+        with pytest.raises(NotPermitted, match=f'permission denied for view jobs: .*"{installed.name}_reader" to read'):
             await app.get(first.id)
     async with another_session(installed.database) as session:
         schema = f'"{installed.name}"'
@@ -259,7 +259,7 @@ async def test_a_reader_sees_everything_and_changes_nothing(installed: Installat
         assert (await app.get(job.id)).args == {"n": 1}
         assert await app.explain(job.id)
         for change in (app.cancel(job.id), app.retry(job.id), app.delete(job.id), app.enqueue("work")):
-            with pytest.raises(NotPermitted, match="to work or to change"):
+            with pytest.raises(NotPermitted, match="to run jobs or to make changes"):
                 await change
         with pytest.raises(NotPermitted, match="permission denied for table queues"):
             await app.work(until_idle=True)
@@ -399,7 +399,7 @@ async def test_no_superuser_is_needed_but_createrole(empty: Installation) -> Non
         name = await session.connection.fetchval("SELECT current_database()")
     await empty.execute(f"GRANT CREATE ON DATABASE {name} TO {login}")
     await migrations.migrate(deploy)
-    says = r"cannot make the roles of schema .*permission denied.* CREATEROLE; `awa migrate --roles --sql` prints"
+    says = r"cannot create the roles of schema .*permission denied.* CREATEROLE; `awa migrate --roles --sql` prints"
     with pytest.raises(SchemaError, match=says):
         await migrations.migrate(deploy, roles=True)
     await empty.execute(f"ALTER ROLE {login} CREATEROLE")
