@@ -1,18 +1,32 @@
-"""Runs `awa` commands in processes that are forked from one that has imported everything already.
+"""Run `awa` commands in processes that are forked from one that has imported everything already.
 
-A command is a real process with its own files, environment and exit code; only the half second in which Python
-imports its modules is saved. Requests and answers are lines of JSON on standard input and output.
+A command is a real process with its own files, environment and exit code. Only the half second is saved in which Python
+imports modules and typer builds its commands. Requests and answers are lines of JSON on standard input and output.
 """
 
+import io
 import json
 import os
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import redirect_stderr, suppress
+from functools import cache
 from typing import Any, BinaryIO, NoReturn
 
+import typer.main
 from awa_cli.main import main
+
+WARM_UP = ["awa", "job", "show", "first"]  # a mistake: loads what parses options and what shows errors
+
+
+def warm_up() -> None:
+    """Load what a command would load when it runs."""
+    typer.main.get_command = cache(typer.main.get_command)
+    sys.argv = WARM_UP
+    with redirect_stderr(io.StringIO()), suppress(SystemExit):
+        main()
 
 
 def serve() -> None:
@@ -30,7 +44,7 @@ def serve() -> None:
 
 
 def become(request: dict[str, Any], given: BinaryIO, out: BinaryIO, err: BinaryIO) -> NoReturn:
-    """Turns this process into the command."""
+    """Turn this process into the command."""
     for target, source in enumerate((given, out, err)):
         os.dup2(source.fileno(), target)
     os.chdir(request["cwd"])
@@ -58,4 +72,5 @@ def content(file: BinaryIO) -> str:
 
 
 if __name__ == "__main__":
+    warm_up()
     serve()
