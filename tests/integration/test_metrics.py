@@ -1,4 +1,4 @@
-"""What a worker and a leader count, with a real PostgreSQL behind them."""
+"""The metrics of a worker and a leader, with a real PostgreSQL."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ from tests.support import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
 
-WATCHED = replace(QUICK, metrics_interval=seconds(0.2))
+FREQUENT_METRICS = replace(QUICK, metrics_interval=seconds(0.2))
 DAY = seconds(86_400)
 
 
@@ -56,7 +56,7 @@ async def leading(app: App, metrics: Metrics) -> AsyncIterator[Candidate]:
 
 
 class TestWorker:
-    async def test_what_it_did_and_how_long_it_took(self, app: App) -> None:
+    async def test_worker_counts_and_times_its_jobs(self, app: App) -> None:
         @app.job
         async def work(n: int) -> None:
             await asyncio.sleep(0.02 * (n == 0))
@@ -77,12 +77,12 @@ class TestWorker:
             assert (value(metrics, "awa_job_run_seconds_sum", kind="work") or 0) >= 0.02
             calls = value(metrics, "awa_job_run_seconds_count", kind="together")
             assert calls is not None
-            assert 1 <= calls < 10  # a call, not a job
+            assert 1 <= calls < 10  # calls, not jobs
             assert value(metrics, "awa_claim_jobs_sum") == 50
             assert (value(metrics, "awa_claim_seconds_count") or 0) >= (value(metrics, "awa_claim_jobs_count") or 0)
             assert (value(metrics, "awa_flush_seconds_count") or 0) == value(metrics, "awa_flush_jobs_count")
 
-    async def test_a_job_that_had_to_wait_for_a_worker_waited(self, app: App, session: Session) -> None:
+    async def test_wait_includes_the_time_without_a_worker(self, app: App, session: Session) -> None:
         @app.job
         async def work() -> None: ...
 
@@ -92,7 +92,7 @@ class TestWorker:
             await eventually(lambda: value(metrics, "awa_jobs_completed_total", queue="default") == 1)
             assert 120 <= (value(metrics, "awa_job_wait_seconds_sum", queue="default") or 0) < 240
 
-    async def test_why_jobs_failed(self, app: App, session: Session) -> None:
+    async def test_failures_are_counted_by_reason(self, app: App, session: Session) -> None:
         @app.job(max_attempts=1)
         async def work(how: str) -> object:
             match how:
@@ -119,7 +119,7 @@ class TestWorker:
             await eventually(lambda: [failed(reason) for reason in reasons] == [1] * len(reasons))
             await eventually(lambda: value(metrics, "awa_jobs_retried_total", queue="default", reason="asked") == 1)
 
-    async def test_its_gauges_are_gone_with_it(self, app: App) -> None:
+    async def test_worker_gauges_disappear_when_it_stops(self, app: App) -> None:
         @app.job
         async def work(ctx: Context) -> None:
             await ctx.wait_cancelled()
@@ -140,7 +140,7 @@ class TestWorker:
             assert value(metrics, "awa_jobs_running", queue="default") is None
             assert value(metrics, "awa_heartbeat_timestamp_seconds") is None
 
-    async def test_lost_connections_are_counted(self, app: App, session: Session) -> None:
+    async def test_reconnects_and_polling_fallbacks_are_counted(self, app: App, session: Session) -> None:
         @app.job
         async def work() -> None: ...
 
@@ -148,7 +148,7 @@ class TestWorker:
         async with app, working(app, metrics=metrics) as worker:
             assert value(metrics, "awa_reconnects_total", connection="listener") == 0
             assert value(metrics, "awa_polling_fallbacks_total") == 0
-            await app.result((await work.enqueue()).id, timeout="30s")  # it has made both connections
+            await app.result((await work.enqueue()).id, timeout="30s")  # both connections are open now
             await session.connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND application_name IN ('awa listener', 'awa claims')"
@@ -160,8 +160,8 @@ class TestWorker:
 
 
 class TestLeader:
-    async def test_what_it_says_of_itself_and_of_the_queues(self, database: Database, session: Session) -> None:
-        app = App(database.url, settings=WATCHED)
+    async def test_leader_reports_itself_and_the_queues(self, database: Database, session: Session) -> None:
+        app = App(database.url, settings=FREQUENT_METRICS)
         metrics = Metrics(timing=True)
         await insert(session, "ready", 3, queue="email", kind="nobody", run_at=ago(120))
         await insert(session, "ready", 2, queue="email", kind="nobody", priority=4, run_at=ago(600))
@@ -193,12 +193,12 @@ class TestLeader:
         assert value(metrics, jobs, queue="email", state="available") is None
         assert value(metrics, "awa_workers") is None
 
-    async def test_only_the_leader_counts_and_only_where_somebody_watches(self, database: Database) -> None:
-        app = App(database.url, settings=WATCHED)
-        unwatched, first, second = Metrics(), Metrics(timing=True), Metrics(timing=True)
-        async with leading(app, unwatched):
-            await asyncio.sleep(3 * WATCHED.metrics_interval.total_seconds())
-            assert value(unwatched, "awa_workers") is None
+    async def test_only_a_timing_leader_reads_queue_gauges(self, database: Database) -> None:
+        app = App(database.url, settings=FREQUENT_METRICS)
+        untimed, first, second = Metrics(), Metrics(timing=True), Metrics(timing=True)
+        async with leading(app, untimed):
+            await asyncio.sleep(3 * FREQUENT_METRICS.metrics_interval.total_seconds())
+            assert value(untimed, "awa_workers") is None
         async with leading(app, first):
             await eventually(lambda: value(first, "awa_workers") == 0)
             candidate = app.candidate(metrics=second)
@@ -209,15 +209,17 @@ class TestLeader:
             finally:
                 await candidate.stop()
 
-    async def test_what_it_is_behind_with(self, database: Database, session: Session) -> None:
+    async def test_leader_reports_overdue_maintenance(self, database: Database, session: Session) -> None:
         metrics = Metrics(timing=True)
-        lookout = QueueGauges(database, replace(WATCHED, failed_retention=DAY, completed_retention=DAY), metrics)
-        await lookout.refresh(session)
+        gauges = QueueGauges(
+            database, replace(FREQUENT_METRICS, failed_retention=DAY, completed_retention=DAY), metrics
+        )
+        await gauges.refresh(session)
         assert value(metrics, "awa_due_lag_seconds") == value(metrics, "awa_stale_lag_seconds") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="dead") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="completed") == 0
         await insert(session, "scheduled", state="retryable", attempt=1, run_at=ago(90))
-        await insert_running(session, silent_s=WATCHED.heartbeat_staleness.total_seconds() + 50)
+        await insert_running(session, silent_s=FREQUENT_METRICS.heartbeat_staleness.total_seconds() + 50)
         await insert(session, "dead", 7, state="failed", finalized_at=ago(100_000))
         await insert(session, "dead", 2, state="failed", finalized_at=ago(100))
         await insert_completed(session, 3, age_s=1)
@@ -226,13 +228,13 @@ class TestLeader:
             "FOR VALUES FROM ('2020-01-01+00') TO ('2020-01-02+00')"
         )
         await session.connection.execute("UPDATE pg_class SET reltuples = 5000 WHERE relname = 'completed_20200101'")
-        await lookout.refresh(session)
+        await gauges.refresh(session)
         assert 90 <= (value(metrics, "awa_due_lag_seconds") or 0) < 150
         assert 50 <= (value(metrics, "awa_stale_lag_seconds") or 0) < 100
         assert value(metrics, "awa_cleanup_backlog_jobs", table="dead") == 7
         assert value(metrics, "awa_cleanup_backlog_jobs", table="completed") == 5000
 
-    async def test_it_counts_the_jobs_that_it_rescues_or_gives_up(self, session: Session) -> None:
+    async def test_leader_counts_rescued_and_expired_jobs(self, session: Session) -> None:
         metrics = Metrics()
         await insert_running(session, 2, silent_s=1000, queue="email")
         await insert_running(session, silent_s=1000, queue="email", attempt=1, max_attempts=1)
@@ -245,7 +247,7 @@ class TestLeader:
         assert value(metrics, "awa_jobs_retried_total", queue="email", reason="timeout") == 1
         assert value(metrics, "awa_jobs_failed_total", queue="email", reason="expired") == 4
 
-    async def test_of_very_many_queues_the_largest_have_names(
+    async def test_largest_queues_have_labels_and_the_rest_are_summed(
         self, database: Database, session: Session, caplog: pytest.LogCaptureFixture
     ) -> None:
         await session.connection.execute(
@@ -253,9 +255,9 @@ class TestLeader:
             "FROM generate_series(1, 1000) AS q, generate_series(1, CASE WHEN q <= 100 THEN 3 ELSE 1 END)"
         )
         metrics = Metrics(timing=True)
-        lookout = QueueGauges(database, WATCHED, metrics)
-        await lookout.refresh(session)
-        await lookout.refresh(session)
+        gauges = QueueGauges(database, FREQUENT_METRICS, metrics)
+        await gauges.refresh(session)
+        await gauges.refresh(session)
         families = {family.name: family.samples for family in metrics.registry.collect()}
         assert len(families["awa_queue_oldest_waiting_seconds"]) == MAX_QUEUE_LABELS + 1
         assert value(metrics, "awa_queue_jobs", queue="q100", state="available") == 3
@@ -264,7 +266,7 @@ class TestLeader:
         assert (value(metrics, "awa_queue_oldest_waiting_seconds", queue=OTHER_QUEUES) or 0) >= 3600
         assert caplog.text.count("1000 queues: metrics name the 100 largest") == 1
 
-    async def test_a_count_that_takes_long_rests_long(
+    async def test_slow_count_is_followed_by_a_long_pause(
         self, database: Database, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         counted: list[str] = []
@@ -276,18 +278,16 @@ class TestLeader:
             return await count(session, table)
 
         monkeypatch.setattr(queue_metrics, "count_queue_jobs", slow)
-        lookout = QueueGauges(database, WATCHED, Metrics(timing=True))
-        await lookout.refresh(session)
-        assert lookout._next_count_at["ready"] > time.monotonic() + COUNT_PAUSE_FACTOR
-        await eventually(lambda: time.monotonic() > max(lookout._next_count_at[t] for t in ("running", "dead")))
-        await lookout.refresh(session)
+        gauges = QueueGauges(database, FREQUENT_METRICS, Metrics(timing=True))
+        await gauges.refresh(session)
+        assert gauges._next_count_at["ready"] > time.monotonic() + COUNT_PAUSE_FACTOR
+        await eventually(lambda: time.monotonic() > max(gauges._next_count_at[t] for t in ("running", "dead")))
+        await gauges.refresh(session)
         assert counted.count("ready") == 1
         assert counted.count("running") == counted.count("dead") == 2
 
-    async def test_where_the_database_does_not_answer_there_are_no_old_figures(
-        self, database: Database, session: Session
-    ) -> None:
-        app = App(database.url, settings=WATCHED)
+    async def test_gauges_disappear_if_the_database_fails(self, database: Database, session: Session) -> None:
+        app = App(database.url, settings=FREQUENT_METRICS)
         metrics = Metrics(timing=True)
         async with leading(app, metrics):
             await eventually(lambda: value(metrics, "awa_workers") == 0)
@@ -297,10 +297,10 @@ class TestLeader:
             await eventually(lambda: value(metrics, "awa_workers") == 0)
 
 
-async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: F811
+async def test_a_million_jobs_are_counted_exactly(big_url: str) -> None:  # noqa: F811
     database = Database(big_url, Schema())
     metrics = Metrics(timing=True)
-    # Other tests claim there meanwhile: both counts are of one moment.
+    # Other tests claim jobs there: both counts use one snapshot.
     async with another_session(database) as session, session.connection.transaction(isolation="repeatable_read"):
         await QueueGauges(database, QUICK, metrics).refresh(session)
         rows = await session.connection.fetch(
@@ -308,21 +308,21 @@ async def test_a_million_jobs_are_counted_right(big_url: str) -> None:  # noqa: 
         )
     counted = {(row["queue"], row["state"]): row["jobs"] for row in rows}
     assert sum(counted.values()) > 1_000_000
-    (shown,) = [family.samples for family in metrics.registry.collect() if family.name == "awa_queue_jobs"]
+    (samples,) = [family.samples for family in metrics.registry.collect() if family.name == "awa_queue_jobs"]
     others: Counter[str] = Counter()
-    for sample in shown:
-        place = (sample.labels["queue"], sample.labels["state"])
-        if place[0] == OTHER_QUEUES:
-            others[place[1]] = int(sample.value)
+    for sample in samples:
+        labels = (sample.labels["queue"], sample.labels["state"])
+        if labels[0] == OTHER_QUEUES:
+            others[labels[1]] = int(sample.value)
         else:
-            assert sample.value == counted.pop(place, 0)
+            assert sample.value == counted.pop(labels, 0)
     rest: Counter[str] = Counter()
     for (_, state), jobs in counted.items():
         rest[state] += jobs
     assert +others == rest
 
 
-async def test_what_is_read_every_interval_reads_few_pages_of_a_million(big_url: str) -> None:  # noqa: F811
+async def test_queue_gauges_read_few_pages_of_a_million_jobs(big_url: str) -> None:  # noqa: F811
     async with another_session(Database(big_url, Schema())) as session:
         for _ in range(2):
             async with count_pages(session) as pages_read:

@@ -1,4 +1,4 @@
-"""What a worker and a candidate say about themselves on /readyz."""
+"""Readiness problems of a worker and of a candidate."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from awa_py.db.schema import Schema
 from tests.support import QUICK, eventually, working
 
 
-async def test_a_worker_is_ready_while_it_works(database: Database) -> None:
+async def test_running_worker_has_no_problems(database: Database) -> None:
     app = App(database.url, settings=QUICK)
     assert app.worker(["default"]).problems() == ["the database is not reached yet, its schema not checked"]
     async with working(app) as worker:
@@ -17,7 +17,7 @@ async def test_a_worker_is_ready_while_it_works(database: Database) -> None:
         assert worker.problems() == ["the worker is stopping"]
 
 
-async def test_a_worker_that_cannot_listen_says_so(database: Database) -> None:
+async def test_worker_that_does_not_listen_has_a_problem(database: Database) -> None:
     app = App(database.url, settings=QUICK)
     async with working(app) as worker:
         assert worker._listener is not None
@@ -25,7 +25,7 @@ async def test_a_worker_that_cannot_listen_says_so(database: Database) -> None:
         assert worker.problems() == ["not listening: no wake-up is heard, the worker polls"]
 
 
-async def test_a_candidate_is_ready_while_it_stands_or_leads(database: Database) -> None:
+async def test_candidate_in_the_election_has_no_problems(database: Database) -> None:
     app = App(database.url, settings=QUICK)
     first, second = app.candidate(), app.candidate()
     assert first.problems() == ["not taking part in the election: the database has not been reached yet"]
@@ -39,7 +39,7 @@ async def test_a_candidate_is_ready_while_it_stands_or_leads(database: Database)
     assert first.problems() == second.problems() == ["no longer taking part in the election"]
 
 
-async def test_a_candidate_without_a_schema_says_so(fresh_database_url: str) -> None:
+async def test_candidate_without_a_schema_has_a_problem(fresh_database_url: str) -> None:
     app = App(fresh_database_url, settings=QUICK)
     app.connect_to(Database(fresh_database_url, Schema()))
     candidate = app.candidate()

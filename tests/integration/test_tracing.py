@@ -1,4 +1,4 @@
-"""The enqueuer's trace context travels with the job, and the run is a span that links to it; metrics go out too."""
+"""Trace context in job metadata, spans of handler calls, and export to a collector."""
 
 import asyncio
 import threading
@@ -25,8 +25,7 @@ from awa_py.observability.otlp import metrics_data
 from awa_py.store.session import Session
 from awa_py.worker.executor import Executor
 from awa_py.worker.tracing_executor import TracingExecutor, executor_type
-from tests.processes import eventually as happens
-from tests.processes import processes
+from tests.processes import eventually, processes
 from tests.support import drain
 
 pytestmark = pytest.mark.integration
@@ -34,7 +33,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """All that was traced, by a provider that lives as long as the test."""
+    """Collect all spans with a tracer provider for this test."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -51,9 +50,11 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-class TestTheTraceContext:
+class TestTraceContext:
     @pytest.mark.parametrize("count", [1, 2, 200])
-    async def test_it_travels_and_the_run_links_to_it(self, app: App, spans: InMemorySpanExporter, count: int) -> None:
+    async def test_span_links_to_the_span_that_enqueued_the_job(
+        self, app: App, spans: InMemorySpanExporter, count: int
+    ) -> None:
         @app.job(queue="email", metadata={"mine": 1})
         async def work(n: int) -> None: ...
 
@@ -85,9 +86,7 @@ class TestTheTraceContext:
             "awa.worker.id": attributes(first)["awa.worker.id"],
         }
 
-    async def test_the_handler_is_inside_of_its_span_and_so_is_what_it_enqueues(
-        self, app: App, spans: InMemorySpanExporter
-    ) -> None:
+    async def test_handler_runs_and_enqueues_inside_its_span(self, app: App, spans: InMemorySpanExporter) -> None:
         inside: list[Any] = []
 
         @app.job
@@ -108,7 +107,7 @@ class TestTheTraceContext:
         assert [link.context.span_id for link in two.links] == [one.context.span_id]
         assert not one.links
 
-    async def test_a_batch_links_to_all_of_them(self, app: App, spans: InMemorySpanExporter) -> None:
+    async def test_span_of_a_batch_links_to_all_enqueuers(self, app: App, spans: InMemorySpanExporter) -> None:
         @app.job(batch=10)
         async def together(jobs: list[awa.BatchJob]) -> None: ...
 
@@ -126,7 +125,7 @@ class TestTheTraceContext:
     @pytest.mark.parametrize(
         "metadata", ['{"trace": 5}', '{"trace": {"traceparent": "x"}}', '{"trace": {"traceparent": 1}}', '{"other": 1}']
     )
-    async def test_what_somebody_else_wrote_there_harms_nobody(
+    async def test_invalid_trace_metadata_is_ignored(
         self, app: App, session: Session, spans: InMemorySpanExporter, metadata: str
     ) -> None:
         @app.job
@@ -138,7 +137,7 @@ class TestTheTraceContext:
         (run,) = runs(spans)
         assert not run.links
 
-    async def test_where_nobody_traces_nothing_is_carried_and_nothing_runs_in_a_span(self, app: App) -> None:
+    async def test_nothing_is_traced_without_a_tracer_provider(self, app: App) -> None:
         @app.job
         async def work() -> None: ...
 
@@ -147,11 +146,11 @@ class TestTheTraceContext:
         assert job.metadata == {}
         assert executor_type() is Executor
 
-    def test_a_process_that_traces_has_an_executor_of_its_own(self, spans: InMemorySpanExporter) -> None:
+    def test_tracing_process_uses_the_traced_executor(self, spans: InMemorySpanExporter) -> None:
         assert executor_type() is TracingExecutor
 
 
-class TestHowItEnded:
+class TestOutcome:
     @pytest.mark.parametrize(
         ("end", "status", "error", "outcome"),
         [
@@ -165,7 +164,7 @@ class TestHowItEnded:
         ],
     )
     @pytest.mark.parametrize("returned", [False, True])
-    async def test_the_span_says_so_without_its_words(
+    async def test_span_has_the_outcome_without_the_message(
         self,
         app: App,
         spans: InMemorySpanExporter,
@@ -190,7 +189,7 @@ class TestHowItEnded:
         assert attributes(run).get("awa.job.outcome") == outcome
         assert "secret" not in run.to_json()
 
-    async def test_a_timeout_and_arguments_that_do_not_fit_are_errors(
+    async def test_timeouts_and_invalid_arguments_are_span_errors(
         self, app: App, session: Session, spans: InMemorySpanExporter
     ) -> None:
         @app.job(timeout=0.1, max_attempts=1)
@@ -211,7 +210,7 @@ class TestHowItEnded:
 
 
 class TestMetrics:
-    def test_whatever_the_registry_holds_is_converted(self) -> None:
+    def test_prometheus_metrics_are_converted(self) -> None:
         registry = CollectorRegistry()
         Counter("jobs_total", "Jobs", ["queue"], registry=registry).labels("email").inc(3)
         Gauge("running", "Now", registry=registry).set(2)
@@ -238,7 +237,7 @@ class TestMetrics:
 
 
 class Collector:
-    """An OpenTelemetry collector: what was posted to it, by path."""
+    """A fake OpenTelemetry collector that records the requests by path."""
 
     def __init__(self) -> None:
         self.posts: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": []}
@@ -287,7 +286,7 @@ def collector() -> Iterator[Collector]:
     collector.server.server_close()
 
 
-async def test_a_worker_sends_its_spans_and_metrics_where_the_environment_says(
+async def test_worker_exports_spans_and_metrics_to_the_collector(
     app: App, database_url: str, tmp_path: Path, collector: Collector, spans: InMemorySpanExporter
 ) -> None:
     async with app:
@@ -297,7 +296,7 @@ async def test_a_worker_sends_its_spans_and_metrics_where_the_environment_says(
         with processes(tmp_path, database_url, environment) as started:
             worker = started.worker("--burst")
             assert worker.wait(60) == 0
-        await happens("the job is done", lambda: _done(app, job.id))
+        await eventually("the job is done", lambda: _done(app, job.id))
     (run,) = collector.spans()
     assert run.name == "process quick"
     assert run.links[0].span_id == request.get_span_context().span_id.to_bytes(8, "big")
@@ -313,7 +312,7 @@ async def _done(app: App, job_id: int) -> bool:
     return (await app.get(job_id)).state.final
 
 
-def test_a_wrong_interval_is_said(database_url: str, tmp_path: Path) -> None:
+def test_invalid_interval_is_an_error(database_url: str, tmp_path: Path) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_METRIC_EXPORT_INTERVAL": "often"}
     with processes(tmp_path, database_url, environment) as started:
         worker = started.worker("--burst")
