@@ -8,11 +8,12 @@ from typing import Any
 
 import asyncpg
 
-from awa_py.background import wait_for_event
+from awa_py.background import cancel_and_wait, wait_for_event
 from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.types import DedicatedConnection
+from awa_py.observability.checks import HealthCheck
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.text import describe
@@ -46,25 +47,35 @@ def parse_notification(payload: str) -> tuple[str, str]:
 
 
 class Listener:
-    """Listens on the workers' channel until it is cancelled."""
+    """Listens on the workers' channel."""
 
-    def __init__(
-        self,
-        database: Database,
-        metrics: Metrics,
-        *,
-        on_notification: Callable[[str, str], None],
-        on_subscribed: Callable[[], None],
-    ) -> None:
-        """`on_notification` gets topic and subject. `on_subscribed` is called after every LISTEN, also a repeated one:
-        notifications may have been missed until then."""
+    def __init__(self, database: Database, metrics: Metrics) -> None:
         self._connection = ReconnectingConnection(database, "listener", metrics)
         self._metrics = metrics
         self._channel = database.schema.channel
-        self._on_notification = on_notification
-        self._on_subscribed = on_subscribed
+        self._notification_callbacks: list[Callable[[str, str], None]] = []
+        self._subscribed_callbacks: list[Callable[[], None]] = []
         self._log_throttle = LogThrottle(logger)
+        self._task: asyncio.Task[None] | None = None
         self.active = False
+
+    def on_notification(self, callback: Callable[[str, str], None]) -> None:
+        """Call the function with the topic and the subject of each notification."""
+        self._notification_callbacks.append(callback)
+
+    def on_subscribed(self, callback: Callable[[], None]) -> None:
+        """Call the function after every LISTEN, also a repeated one: notifications may have been missed until then."""
+        self._subscribed_callbacks.append(callback)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self.run(), name="awa listener")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await cancel_and_wait(self._task)
+
+    def checks(self) -> list[HealthCheck]:
+        return [HealthCheck("listening", None if self.active else "not listening for notifications: the worker polls")]
 
     async def run(self) -> None:
         try:
@@ -75,7 +86,8 @@ class Listener:
                     connection.add_termination_listener(lambda *_, e=ended: e.set())
                     await connection.add_listener(self._channel, self._handle_payload)
                     self.active = True
-                    self._on_subscribed()
+                    for callback in self._subscribed_callbacks:
+                        callback()
                     await self._ping_until(ended, connection)
                 except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
                     self._log_throttle.log(
@@ -95,4 +107,6 @@ class Listener:
                 await connection.execute("SELECT 1", timeout=PING_TIMEOUT_S)
 
     def _handle_payload(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        self._on_notification(*parse_notification(str(payload)))
+        topic, subject = parse_notification(str(payload))
+        for callback in self._notification_callbacks:
+            callback(topic, subject)

@@ -1,4 +1,4 @@
-"""What the database tells a worker about its queues, and about itself."""
+"""Directives: settings that the database sends to a worker with each heartbeat."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,26 +8,26 @@ from awa_py.db.types import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDirectives:
-    """What a worker is to do about one of its queues."""
+    """The directives for one queue."""
 
-    slots: int | None = None  # how many of its jobs to run at the most; None: as the worker was started
-    limited: bool = False  # it has max_workers or a rate: claims have to keep within them
-    rate: float | None = None  # how many of its jobs may begin in a second, in the whole cluster
+    slots: int | None = None  # the worker's share of max_workers; None: the queue has no such limit
+    limited: bool = False  # the queue has max_workers or a rate: use the limited claim
+    rate: float | None = None  # jobs that may start per second in the whole cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directives:
-    """What a worker is to do."""
+    """What the worker has to do."""
 
     queues: Mapping[str, QueueDirectives] = field(default_factory=dict)
-    quiet: bool = False  # claims nothing more, and lets what runs finish
+    quiet: bool = False  # claim nothing and finish the running jobs
     stop: bool = False
 
 
-def directives_from(rows: Iterable[Record], before: Directives) -> Directives:
-    """What `heartbeat_worker` answered. A queue that has lost its row is treated as before."""
-    queues = dict(before.queues)
-    quiet, stop = before.quiet, before.stop
+def directives_from(rows: Iterable[Record], previous: Directives) -> Directives:
+    """Return the directives in the rows of `heartbeat_worker`. A queue that was deleted keeps its previous ones."""
+    queues = dict(previous.queues)
+    quiet, stop = previous.quiet, previous.stop
     for row in rows:
         quiet, stop = row["quiet"], row["stopping"]
         if row["is_known"]:

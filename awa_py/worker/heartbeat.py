@@ -1,8 +1,7 @@
-"""The heartbeat: a thread of its own with its own connection, so that a handler that blocks the event loop does not
-look dead.
+"""The heartbeat: reports that the worker is alive, renews the leases of its jobs, and receives its directives.
 
-Every two seconds it says in the registry that the worker is there, and hears what the worker has to do. Leases are
-renewed every interval, which is longer.
+It has a thread and a connection of its own, so that a worker whose event loop is blocked by a handler does not look
+dead. It is sent every two seconds. Leases are renewed at the heartbeat interval, which is longer.
 """
 
 import asyncio
@@ -11,14 +10,17 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import asyncpg
 
 from awa_py.background import LoopThread, wait_for_event
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.types import DedicatedConnection, Record
+from awa_py.observability.checks import HealthCheck
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
@@ -34,17 +36,16 @@ from awa_py.worker.outcomes import StopReason
 
 logger = logging.getLogger("awa.heartbeat")
 
-LOOK_S = 2.0
-DEAF_LOOK_S = 1.0  # where notifications cannot be heard
-FAILED_BEAT_PAUSE_S = 1.0
-LONGEST_KEEPALIVE_S = 32_767  # what Linux allows
+SEND_INTERVAL_S = 2.0
+NOT_LISTENING_SEND_INTERVAL_S = 1.0
+RETRY_S = 1.0
+MAX_KEEPALIVE_S = 32_767  # the limit of Linux
 
 
 class Heartbeat:
-    """Keeps the worker's place in the registry, and learns its orders from there. Renews the leases of all jobs in
-    flight, and learns which are lost and which are to be cancelled.
+    """Sends heartbeats, and asks handlers to stop whose jobs were cancelled or whose leases were lost.
 
-    A worker that cannot beat stops claiming, and stops its handlers before their leases run out.
+    If heartbeats fail, the worker stops claiming, and its handlers are stopped before their leases expire.
     """
 
     def __init__(
@@ -52,33 +53,31 @@ class Heartbeat:
         database: Database,
         worker: WorkerInfo,
         settings: Settings,
-        flights: InFlightJobs,
+        in_flight: InFlightJobs,
         metrics: Metrics,
         *,
-        bell: Wakeups,
-        listening: Callable[[], bool],
-        stopping: Callable[[], bool],
-        tell: Callable[[ClaimedJob, StopReason], None],
-        orders: Directives,
-        obey: Callable[[Directives], None],
+        wakeups: Wakeups,
+        listener: Listener,
+        stopping: asyncio.Event,
+        directives: Directives,
     ) -> None:
-        """`orders` are those that the worker has; it is told to `obey`, in this thread, when others come."""
+        """`directives`: those that the worker follows already."""
         self._database = database
         self._worker = worker
-        self._flights = flights
+        self._in_flight = in_flight
         self._metrics = metrics
-        self._bell = bell
-        self._listening = listening
+        self._wakeups = wakeups
+        self._listener = listener
         self._stopping = stopping
-        self._tell = tell
-        self._orders = orders
-        self._obey = obey
-        self._session_of_lock: DedicatedConnection | None = None
+        self._directives = directives
+        self._directives_callbacks: list[Callable[[Directives], None]] = []
+        self._worker_loop = asyncio.get_running_loop()
+        self._locked_connection: DedicatedConnection | None = None
         self._locked_on: datetime | None = None
         self._log_throttle = LogThrottle(logger)
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
         self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
-        self._last_beat = time.monotonic()
+        self._last_sent = time.monotonic()
         self._last_renewal = -math.inf
         self._thread = LoopThread("awa-heartbeat", self._main)
         self._wake: asyncio.Event | None = None
@@ -89,139 +88,149 @@ class Heartbeat:
     async def stop(self) -> None:
         await self._thread.stop()
 
-    def responds(self, within_s: float) -> bool:
-        """Whether its thread answers. Without a database it does."""
-        return self._thread.responds(within_s)
+    def on_directives(self, callback: Callable[[Directives], None]) -> None:
+        """Call the function, in the worker's loop, when the directives have changed."""
+        self._directives_callbacks.append(callback)
 
     def send_now(self) -> None:
-        """Beats at once: what the worker has to know may have changed."""
+        """Send a heartbeat at once, e.g. because the directives may have changed. Call from any thread."""
         if self._wake is not None:
             self._thread.call(self._wake.set)
 
     @property
-    def silent_s(self) -> float:
-        """How long ago the last heartbeat got through."""
-        return time.monotonic() - self._last_beat
+    def age_s(self) -> float:
+        """Return the seconds since the last successful heartbeat."""
+        return time.monotonic() - self._last_sent
 
     @property
     def healthy(self) -> bool:
-        """Whether new leases would be renewed in time."""
-        return self.silent_s < (self._interval_s + self._staleness_s) / 2
+        """Return True if the lease of a job that is claimed now would be renewed in time."""
+        return self.age_s < (self._interval_s + self._staleness_s) / 2
+
+    def responds(self, within_s: float) -> bool:
+        """Return False if its thread has been blocked for that long. The database need not be there."""
+        return self._thread.responds(within_s)
+
+    def checks(self) -> list[HealthCheck]:
+        problem = None if self.healthy else "heartbeats fail: the database is not reachable"
+        return [HealthCheck("database", problem, {"heartbeat_age_s": round(self.age_s, 3)})]
 
     async def _main(self) -> None:
         self._wake = asyncio.Event()
-        # Whoever is cut off keeps its lock for as long as its handlers may run: by then, its leases have run out.
-        idle_s = min(math.ceil(self._own_staleness_s), LONGEST_KEEPALIVE_S)
-        patience = {"tcp_keepalives_idle": str(idle_s), "tcp_user_timeout": "0"}
-        link = ReconnectingConnection(self._database, "heartbeat", self._metrics, {**STABLE_PLAN_SETTINGS, **patience})
+        # If the worker is cut off, the server must keep its lock for as long as its handlers may run, which is until
+        # their leases expire.
+        keepalive_s = min(math.ceil(self._own_staleness_s), MAX_KEEPALIVE_S)
+        settings = {**STABLE_PLAN_SETTINGS, "tcp_keepalives_idle": str(keepalive_s), "tcp_user_timeout": "0"}
+        connection = ReconnectingConnection(self._database, "heartbeat", self._metrics, settings)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._beat_for_ever(link, self._wake))
-                tasks.create_task(self._fence_for_ever())
+                tasks.create_task(self._send_forever(connection, self._wake))
+                tasks.create_task(self._stop_expiring_forever())
         finally:
-            await link.close()
+            await connection.close()
 
-    async def _beat_for_ever(self, link: ReconnectingConnection, wake: asyncio.Event) -> None:
+    async def _send_forever(self, reconnecting: ReconnectingConnection, wake: asyncio.Event) -> None:
         while True:
             try:
-                connection = await link.get()
+                connection = await reconnecting.get()
                 wake.clear()
-                async with asyncio.timeout(self._staleness_s / 2):  # somebody in between may swallow the answer
-                    await self._beat(connection)
+                async with asyncio.timeout(self._staleness_s / 2):  # a proxy may swallow the answer
+                    await self._send(connection)
             except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
-                self._log_throttle.log(logging.WARNING, "beat", "a heartbeat failed: %s", describe(error))
-                link.drop()
-                await asyncio.sleep(FAILED_BEAT_PAUSE_S)
+                self._log_throttle.log(logging.WARNING, "heartbeat", "a heartbeat failed: %s", describe(error))
+                reconnecting.drop()
+                await asyncio.sleep(RETRY_S)
                 continue
-            due_s = self._last_renewal + self._interval_s - time.monotonic()
-            look_s = LOOK_S if self._listening() else DEAF_LOOK_S
-            await wait_for_event(wake, max(0.0, min(look_s, due_s)))
+            renewal_s = self._last_renewal + self._interval_s - time.monotonic()
+            send_s = SEND_INTERVAL_S if self._listener.active else NOT_LISTENING_SEND_INTERVAL_S
+            await wait_for_event(wake, max(0.0, min(send_s, renewal_s)))
 
-    async def _beat(self, connection: DedicatedConnection) -> None:
-        """Says that the worker is there, does what is due, and hands its orders on."""
+    async def _send(self, connection: DedicatedConnection) -> None:
+        """Report that the worker is alive, renew leases if that is due, and pass new directives on."""
         session = Session(connection, self._database.schema)
-        began = time.monotonic()
-        was_away = self._session_of_lock is not None and connection is not self._session_of_lock
-        await self._hold_place(connection, session)
+        started = time.monotonic()
+        reconnected = self._locked_connection is not None and connection is not self._locked_connection
+        await self._lock_worker(connection, session)
         rows = await store.heartbeat_worker(
             session,
             self._worker,
-            listening=self._bell.subscribed,
+            listening=self._wakeups.subscribed,
             locked_on=self._locked_on,
-            quiet=self._orders.quiet,
-            stopping=self._stopping(),
+            quiet=self._directives.quiet,
+            stopping=self._stopping.is_set(),
         )
-        interval_s, staleness_s = self._pace(rows)
-        if was_away or began >= self._last_renewal + interval_s or staleness_s < self._staleness_s:
-            # Whoever was away may have lost any of them.
-            fresh_s = 0.0 if was_away else min(interval_s, staleness_s - interval_s) / 2
-            await self._renew(session, began, fresh_s=fresh_s)
-            self._last_renewal = began
-        elif not self._listening():
-            await self._look_for_cancels(session)
-        # Only now: by a shorter staleness, a lease that was not renewed yet would seem to have run out.
+        interval_s, staleness_s = self._intervals(rows)
+        if reconnected or started >= self._last_renewal + interval_s or staleness_s < self._staleness_s:
+            # After a reconnect any lease may have been lost: renew also those that are fresh.
+            fresh_s = 0.0 if reconnected else min(interval_s, staleness_s - interval_s) / 2
+            await self._renew_leases(session, started, fresh_s=fresh_s)
+            self._last_renewal = started
+        elif not self._listener.active:
+            await self._poll_cancel_requests(session)
+        # Only after the renewal: with a shorter staleness, leases that are not renewed yet would seem to have expired.
         self._interval_s, self._staleness_s = interval_s, staleness_s
-        self._last_beat = began
-        orders = directives_from(rows, self._orders)
-        if orders != self._orders:
-            self._orders = orders
-            self._obey(orders)
+        self._last_sent = started
+        directives = directives_from(rows, self._directives)
+        if directives != self._directives:
+            self._directives = directives
+            for callback in self._directives_callbacks:
+                self._worker_loop.call_soon_threadsafe(callback, directives)
 
-    async def _hold_place(self, connection: DedicatedConnection, session: Session) -> None:
-        """Takes the worker's lock, before the first beat of each session, so that its end is seen."""
-        if connection is not self._session_of_lock or self._locked_on is None:
+    async def _lock_worker(self, connection: DedicatedConnection, session: Session) -> None:
+        """Take the worker's lock once per session, so that the leader notices the end of the session."""
+        if connection is not self._locked_connection or self._locked_on is None:
             self._locked_on = await store.lock_worker(session, self._worker.id)
-            self._session_of_lock = connection
+            self._locked_connection = connection
 
-    async def _renew(self, session: Session, began: float, *, fresh_s: float) -> None:
-        """Renews the leases that are not fresh."""
-        old = sorted(
-            (flight for flight in self._flights if began - flight.renewed_at > fresh_s),
-            key=lambda flight: flight.id,
-        )
-        if not old:
+    async def _renew_leases(self, session: Session, now: float, *, fresh_s: float) -> None:
+        """Renew the leases that are older than `fresh_s`."""
+        jobs = sorted((job for job in self._in_flight if now - job.renewed_at > fresh_s), key=attrgetter("id"))
+        if not jobs:
             return
-        ids, leases = [flight.id for flight in old], [flight.lease for flight in old]
-        ours = await store.renew_leases(session, self._worker.id, ids, leases)
-        for flight in old:
-            if flight.id not in ours:
-                self._tell(flight, StopReason.LEASE_LOST)
+        ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
+        cancelled_by_id = await store.renew_leases(session, self._worker.id, ids, leases)
+        for job in jobs:
+            if job.id not in cancelled_by_id:
+                self._request_stop(job, StopReason.LEASE_LOST)
                 continue
-            flight.renewed_at = began
-            if ours[flight.id]:
-                self._tell(flight, StopReason.CANCELLED)
+            job.renewed_at = now
+            if cancelled_by_id[job.id]:
+                self._request_stop(job, StopReason.CANCELLED)
 
-    def _pace(self, rows: Iterable[Record]) -> tuple[float, float]:
-        """The interval and the staleness, as the shortest staleness of the worker's queues asks for."""
+    def _intervals(self, rows: Iterable[Record]) -> tuple[float, float]:
+        """Return the renewal interval and the staleness: those of the queue with the shortest staleness, or our own."""
         shortest: timedelta | None = min((row["staleness"] for row in rows if row["staleness"]), default=None)
         if shortest is None or shortest.total_seconds() >= self._own_staleness_s:
             return self._own_interval_s, self._own_staleness_s
         staleness_s = shortest.total_seconds()
         return min(self._own_interval_s, staleness_s / 3), staleness_s
 
-    async def _fence_for_ever(self) -> None:
-        """Stops handlers whose lease is about to run out: somebody else may have their jobs soon."""
+    async def _stop_expiring_forever(self) -> None:
+        """Stop handlers whose lease is about to expire: another worker may claim their jobs soon."""
         while True:
             await asyncio.sleep(_margin_s(self._staleness_s) / 2)
-            patience_s = self._staleness_s - _margin_s(self._staleness_s)
+            max_age_s = self._staleness_s - _margin_s(self._staleness_s)
             now = time.monotonic()
-            for flight in self._flights:
-                if flight.stop is None and now > flight.renewed_at + patience_s:
-                    sentence = "%s: no heartbeat got through, its lease runs out: stopping it"
-                    self._log_throttle.log(logging.ERROR, flight.kind, sentence, flight, extra=flight.fields())
-                    self._tell(flight, StopReason.LEASE_EXPIRED)
+            for job in self._in_flight:
+                if job.stop is None and now > job.renewed_at + max_age_s:
+                    message = "%s: heartbeats fail and its lease is about to expire: stopping its handler"
+                    self._log_throttle.log(logging.ERROR, job.kind, message, job, extra=job.fields())
+                    self._request_stop(job, StopReason.LEASE_EXPIRED)
 
-    async def _look_for_cancels(self, session: Session) -> None:
-        """Where notifications cannot be heard, cancels are looked for."""
-        flights = list(self._flights)
-        if flights:
-            ids, leases = [flight.id for flight in flights], [flight.lease for flight in flights]
-            unwanted = set(await store.list_cancel_requests(session, self._worker.id, ids, leases))
-            for flight in flights:
-                if flight.id in unwanted:
-                    self._tell(flight, StopReason.CANCELLED)
+    async def _poll_cancel_requests(self, session: Session) -> None:
+        """Look for cancelled jobs, because notifications do not arrive."""
+        jobs = list(self._in_flight)
+        if jobs:
+            ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
+            cancelled = set(await store.list_cancel_requests(session, self._worker.id, ids, leases))
+            for job in jobs:
+                if job.id in cancelled:
+                    self._request_stop(job, StopReason.CANCELLED)
+
+    def _request_stop(self, job: ClaimedJob, reason: StopReason) -> None:
+        self._worker_loop.call_soon_threadsafe(job.request_stop, reason)
 
 
 def _margin_s(staleness_s: float) -> float:
-    """How long before the end of its lease a handler is stopped."""
+    """Return how long before the end of its lease a handler is stopped."""
     return min(5.0, staleness_s / 10)

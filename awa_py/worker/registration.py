@@ -1,4 +1,4 @@
-"""A worker's place in the registry: taken before the first claim, left after the last finish."""
+"""Registration: adds the worker to the list of workers before its first claim, and removes it at the end."""
 
 import asyncio
 import logging
@@ -11,8 +11,7 @@ from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.observability.metrics import Metrics
-from awa_py.store import heartbeat as registry_store
-from awa_py.store.heartbeat import WorkerInfo
+from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, remove_worker
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
 from awa_py.text import describe
@@ -22,47 +21,46 @@ logger = logging.getLogger("awa.worker")
 
 
 class Registration:
-    """Enters a worker and its queues, and takes it out again, on a connection that is there only meanwhile."""
+    """Adds and removes the worker, on a connection that is open only for that."""
 
     def __init__(self, database: Database, metrics: Metrics, info: WorkerInfo) -> None:
         self._database = database
         self._info = info
-        self._link = ReconnectingConnection(database, "registry", metrics, fail_fast=True)
-        self.orders = Directives()  # the first ones, once it has entered
+        self._connection = ReconnectingConnection(database, "registry", metrics, fail_fast=True)
+        self.directives = Directives()  # the first ones, after `enter`
 
     @property
-    def trouble(self) -> str:
-        """Why there is no connection, where one is wanted."""
-        return self._link.problem
+    def problem(self) -> str:
+        """Return why there is no connection, or an empty string."""
+        return self._connection.problem
 
     @property
     def connected(self) -> bool:
-        return self._link.connected
+        return self._connection.connected
 
     async def enter(self) -> None:
-        """Waits for the database, looks at its schema, and enters."""
+        """Wait for the database, check its schema, and add the worker and its queues."""
         while True:
-            connection = await self._link.get()
+            connection = await self._connection.get()
             try:
                 await self._database.check_direct_url(connection)
                 with translate_permission_errors(self._database.schema):
                     await migrations.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
                     await ensure_queues(session, self._info.queues)
-                    self.orders = directives_from(
-                        await registry_store.heartbeat_worker(session, self._info), self.orders
-                    )
+                    self.directives = directives_from(await heartbeat_worker(session, self._info), self.directives)
             except CONNECTION_LOST as error:
-                logger.warning("the database went away at the start, trying again: %s", describe(error))
-                self._link.drop()
+                logger.warning("the connection was lost while the worker started, trying again: %s", describe(error))
+                self._connection.drop()
             else:
                 return
 
-    async def leave(self, limit_s: float) -> None:
-        with suppress(*CONNECTION_LOST, asyncpg.PostgresError):  # the leader sweeps what could not say goodbye
-            async with asyncio.timeout(limit_s):
-                connection = await self._link.get()
-                await registry_store.remove_worker(Session(connection, self._database.schema), self._info.id)
+    async def leave(self, timeout_s: float) -> None:
+        """Remove the worker. If that fails, the leader removes it when its heartbeats are stale."""
+        with suppress(*CONNECTION_LOST, asyncpg.PostgresError):
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connection.get()
+                await remove_worker(Session(connection, self._database.schema), self._info.id)
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._connection.close()

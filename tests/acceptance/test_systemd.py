@@ -71,7 +71,7 @@ async def test_a_worker_without_a_database_waits_and_says_for_what(
     services: Processes, systemd: FakeSystemd, tmp_path: Path
 ) -> None:
     worker = services.worker(env={"AWA_DATABASE_URL": f"postgresql://awa@/awa?host={tmp_path}/nowhere"})
-    await eventually("why it waits", systemd.has_status("waiting: the database is not reached yet: "))
+    await eventually("why it waits", systemd.has_status("waiting: the database has not been reached yet: "))
     await eventually("it goes on to ask for time", lambda: systemd.count(EXTENSION) > 3)
     assert systemd.count("READY") == 0
     worker.send(signal.SIGTERM)
@@ -96,7 +96,7 @@ async def test_the_watchdog_is_fed_while_the_database_is_away(
     async with counting_proxy(database_url) as (door, _):
         worker = services.worker(env={**systemd.env(watchdog_s=2), "AWA_DATABASE_URL": door})
         await ready(systemd)
-    await eventually("that it is away", lambda: "no heartbeat got through" in systemd.statuses[-1])
+    await eventually("that it is away", lambda: "heartbeats fail" in systemd.statuses[-1])
     fed = systemd.count("WATCHDOG")
     await eventually("food", lambda: systemd.count("WATCHDOG") > fed + 8)
     assert EXTENSION not in systemd.messages[-1]

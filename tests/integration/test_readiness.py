@@ -10,7 +10,7 @@ from tests.support import QUICK, eventually, working
 
 async def test_running_worker_has_no_problems(database: Database) -> None:
     app = App(database.url, settings=QUICK)
-    assert app.worker(["default"]).problems() == ["the database is not reached yet, its schema not checked"]
+    assert app.worker(["default"]).problems() == ["the database has not been reached yet"]
     async with working(app) as worker:
         await eventually(lambda: not worker.problems())
         worker.stop()
@@ -20,9 +20,9 @@ async def test_running_worker_has_no_problems(database: Database) -> None:
 async def test_worker_that_does_not_listen_has_a_problem(database: Database) -> None:
     app = App(database.url, settings=QUICK)
     async with working(app) as worker:
-        assert worker._listener is not None
-        worker._listener.active = False
-        assert worker.problems() == ["not listening: no wake-up is heard, the worker polls"]
+        assert worker._parts is not None
+        worker._parts.listener.active = False
+        assert worker.problems() == ["not listening for notifications: the worker polls"]
 
 
 async def test_candidate_in_the_election_has_no_problems(database: Database) -> None:

@@ -14,7 +14,7 @@ import pytest
 import awa_py as awa
 from awa_py import App, BatchJob, State
 from awa_py.store.session import Session
-from awa_py.worker.worker import UNWIND_S
+from awa_py.worker.worker import CLEANUP_TIMEOUT_S
 from tests.support import (
     PATIENCE_S,
     QUICK,
@@ -588,7 +588,7 @@ class TestShutdown:
                     await eventually(partial(running, app, job_id))
                 began = time.monotonic()
             assert await unburned(app, job_ids)
-        assert time.monotonic() - began < UNWIND_S
+        assert time.monotonic() - began < CLEANUP_TIMEOUT_S
         assert calls.sizes == []
 
 

@@ -116,7 +116,7 @@ class TestCancel:
         assert told == ["cancelled by user"]
 
     async def test_it_works_without_hearing_notifications(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("awa_py.worker.worker.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 2))
+        monkeypatch.setattr("awa_py.db.listener.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 2))
 
         @app.job
         async def work() -> None:

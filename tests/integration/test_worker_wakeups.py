@@ -258,7 +258,7 @@ class TestPolling:
     async def test_worker_without_a_listener_polls(  # F13
         self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("awa_py.worker.worker.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 4))
+        monkeypatch.setattr("awa_py.db.listener.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 4))
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(0.1)))
 
         @app.job

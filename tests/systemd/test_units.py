@@ -132,7 +132,7 @@ async def test_start_waits_for_the_database(worker: Unit, database_url: str) -> 
     worker.settings(**FAST, AWA_DATABASE_URL=url)
     worker.drop_in(TimeoutStartSec="8")
     worker.systemctl("start", "--no-block")
-    await eventually("why it waits", lambda: "waiting: the database is not reached yet" in worker.status)
+    await eventually("why it waits", lambda: "waiting: the database has not been reached yet" in worker.status)
     first = worker.pid
     await eventually("longer than the timeout", lambda: age_s(worker) > 12)
     assert (worker.state, worker.pid) == ("activating", first)

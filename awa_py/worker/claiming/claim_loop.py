@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -12,6 +12,7 @@ import asyncpg
 
 from awa_py.background import wait_for_event
 from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.schema import Schema
 from awa_py.db.types import Record
@@ -60,7 +61,7 @@ class ClaimLoop:
         staleness: timedelta,
         executor: Executor,
         wakeups: Wakeups,
-        is_listening: Callable[[], bool],
+        listener: Listener,
     ) -> None:
         self._connection = connection
         self._schema = schema
@@ -73,7 +74,7 @@ class ClaimLoop:
         self._staleness = staleness
         self._executor = executor
         self._wakeups = wakeups
-        self._is_listening = is_listening
+        self._listener = listener
         self._claimers: Mapping[str, QueueClaimer] = {
             queue: QueueClaimer(queue, claimant, in_flight, poll_s=poll_s) for queue in queues
         }
@@ -242,7 +243,7 @@ class ClaimLoop:
             return min(BUSY_POLL_S, self._poll_s)
         if self._polls_after_subscribing_s:
             return min(self._polls_after_subscribing_s.pop(0), self._poll_s)
-        return SUBSCRIBED_POLL_FACTOR * self._poll_s if wakeups.subscribed and self._is_listening() else self._poll_s
+        return SUBSCRIBED_POLL_FACTOR * self._poll_s if wakeups.subscribed and self._listener.active else self._poll_s
 
     async def _poll(self) -> None:
         """Find the queues that have jobs, in case a wake-up was lost or not wanted."""
@@ -265,7 +266,7 @@ class ClaimLoop:
         if wakeups.subscribed and wakeups.prefers_polling:
             await heartbeat.stop_listening(await self._session(), self._claimant.worker_id)
             wakeups.subscribed = False
-        elif not wakeups.subscribed and wakeups.prefers_wakeups and self._is_listening() and not self._has_due_queue():
+        elif not wakeups.subscribed and wakeups.prefers_wakeups and self._listener.active and not self._has_due_queue():
             await heartbeat.listen_for_jobs(await self._session(), self._claimant.worker_id, list(self._claimers))
             wakeups.subscribed = True
             self._polls_after_subscribing_s = list(POLLS_AFTER_SUBSCRIBING_S)
