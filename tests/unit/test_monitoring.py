@@ -57,22 +57,22 @@ def check(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_alerts_ask_for_what_there_is(expression: str) -> None:
+def test_alert_queries_existing_metrics(expression: str) -> None:
     check(expression)
 
 
 @pytest.mark.parametrize("expression", list(queries()))
-def test_the_dashboard_asks_for_what_there_is(expression: str) -> None:
+def test_dashboard_queries_existing_metrics(expression: str) -> None:
     check(expression)
 
 
 @pytest.mark.parametrize("wrong", ["awa_nothing", 'awa_is_leader{queue="a"}', "sum by (kind) (awa_workers)"])
-def test_what_there_is_not_would_be_found(wrong: str) -> None:
+def test_check_rejects_unknown_metrics_and_labels(wrong: str) -> None:
     with pytest.raises(AssertionError):
         check(wrong)
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_each_alert_has_a_severity_and_a_description() -> None:
     assert len(ALERTS) == len(set(ALERTS)) == len(EXPRESSIONS) > 15
     for block in RULES.split("- alert: ")[1:]:
         name = block.split()[0]
@@ -83,7 +83,7 @@ def test_every_alert_says_what_to_do() -> None:
         assert f"\n### {name}\n" in PAGE
 
 
-def test_every_alert_is_shown_to_fire_and_to_stop() -> None:
+def test_each_alert_has_a_test_that_fires_and_stops() -> None:
     for name in ALERTS:
         (case,) = [case for case in CASES.split("  - name: ") if case.startswith(f"{name}\n")]
         assert re.findall(r"exp_samples:(.*)", case) == [" []", "", " []"]
@@ -91,13 +91,13 @@ def test_every_alert_is_shown_to_fire_and_to_stop() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("command", ["check rules awa.rules.yml", "test rules awa.rules.test.yml"])
-def test_promtool_agrees(command: str) -> None:
+def test_promtool_accepts_the_rules(command: str) -> None:
     answer = subprocess.run(["promtool", *command.split()], cwd=FOLDER, capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @needs_promtool
-def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
+def test_promtool_accepts_the_dashboard_queries(tmp_path: Path) -> None:
     plain = [expression.replace("$__rate_interval", "1m") for expression in queries()]
     recorded = [{"record": f"query_{n}", "expr": expression} for n, expression in enumerate(plain)]
     rules = {"groups": [{"name": "dashboard", "rules": recorded}]}
@@ -108,7 +108,7 @@ def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def test_the_dashboard_is_well_formed() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
     taken: set[tuple[int, int]] = set()
@@ -134,19 +134,19 @@ def test_the_dashboard_is_well_formed() -> None:
     ]
 
 
-def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
+def test_each_metric_is_used_by_the_dashboard_or_an_alert() -> None:
     asked = " ".join([*queries(), *EXPRESSIONS])
     assert [
         metric.name for metric in all_metrics() if not re.search(rf"\b{metric.name}\b|\b{metric.name}_", asked)
     ] == []
 
 
-def test_the_page_lists_every_metric_and_no_other() -> None:
+def test_documentation_lists_exactly_the_metrics() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `awa_")]
     assert sorted(row.split("|")[1] for row in rows) == sorted(f" `{metric.name}` " for metric in all_metrics())
     for metric in all_metrics():
         assert f"| `{metric.name}` | {metric.type} | {', '.join(metric.labels)} | {metric.help} |" in rows
 
 
-def test_the_page_names_no_alert_that_there_is_not() -> None:
+def test_documentation_lists_exactly_the_alerts() -> None:
     assert re.findall(r"^### (Awa\w+)$", PAGE, re.MULTILINE) == ALERTS
