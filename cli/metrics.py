@@ -57,8 +57,10 @@ def serve_processes(supervisor: Supervisor, *, host: str, port: int | None) -> I
     if port is None:
         yield
         return
-    fleet = ProcessAggregate(supervisor)
-    server = MetricsServer(fleet, host=host, port=port, health=fleet.ready, liveness=fleet.live, process_metrics=False)
+    aggregate = ProcessAggregate(supervisor)
+    server = MetricsServer(
+        aggregate, host=host, port=port, health=aggregate.ready, liveness=aggregate.live, process_metrics=False
+    )
     with signals_for_main_thread():
         server.start()
     try:
@@ -70,24 +72,24 @@ def serve_processes(supervisor: Supervisor, *, host: str, port: int | None) -> I
 @contextmanager
 def _port(metrics: Metrics, part: HealthSource, host: str, port: int) -> Iterator[None]:
     inherited = os.environ.pop(SOCKET_VARIABLE, None)  # not for the processes that jobs start
-    pulse = LoopMonitor(partial(_note_pulse, metrics))
+    monitor = LoopMonitor(partial(_record_lag, metrics))
     server = MetricsServer(
         metrics,
         host=host,
         port=port,
         listener_fd=None if inherited is None else int(inherited),
-        health=health_probe(part, pulse),
-        liveness=health_probe(pulse),
+        health=health_probe(part, monitor),
+        liveness=health_probe(monitor),
     )
     server.start()
-    pulse.start()
+    monitor.start()
     try:
         yield
     finally:
-        pulse.stop()
+        monitor.stop()
         server.stop()
 
 
-def _note_pulse(metrics: Metrics, late_s: float) -> None:
+def _record_lag(metrics: Metrics, late_s: float) -> None:
     metrics.loop_lag.observe(late_s)
     metrics.loop_turned.set(time.time())

@@ -103,8 +103,8 @@ def reachable_path(data: Path, account: Account) -> Iterator[ReachablePath]:
 
 def server_environment() -> dict[str, str]:
     """Return the environment without variables that would change PostgreSQL's directory, port or language."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
-    return kept | {"LC_ALL": "C"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    return environ | {"LC_ALL": "C"}
 
 
 def _unprivileged_account() -> Account:

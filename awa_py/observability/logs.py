@@ -70,7 +70,7 @@ class _Line:
 
 
 class _Pause:
-    """The time in which lines with one key are held back, and those that were."""
+    """A period in which lines with one key are held back, and the latest of them."""
 
     __slots__ = ("ends_at", "held", "latest", "length_s", "timer")
 
