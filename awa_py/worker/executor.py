@@ -82,7 +82,7 @@ class Executor:
         """Run the jobs as soon as there are slots."""
         if self._registry.has_batches:
             jobs = self._collect_batches(queue, jobs)
-        self._in_flight.line_up(queue, jobs, len(jobs))
+        self._in_flight.add_waiting(queue, jobs, len(jobs))
         self.run_waiting()
 
     def _collect_batches(self, queue: str, jobs: Sequence[ClaimedJob]) -> list[ClaimedJob]:
@@ -95,15 +95,15 @@ class Executor:
             else:
                 largest = max(largest, handler.batching.size)
                 batched = list(group)
-                self._in_flight.gather(queue, len(batched))
+                self._in_flight.slots(queue).collecting += len(batched)
                 self._collector(queue, handler).add(batched)
         # Room to fill a batch must not be filled with other jobs: they would wait for a slot while they are leased.
-        self._in_flight.expect_batches(queue, 0 if single else largest)
+        self._in_flight.slots(queue).batch_size = 0 if single else largest
         return single
 
     def run_waiting(self) -> None:
         """Start waiting calls as far as there are free slots."""
-        if self._starter is None and self._in_flight.may_take:
+        if self._starter is None and self._in_flight.can_start:
             self.idle.clear()
             self._starter = asyncio.create_task(self._run_calls(), context=self._context.copy())
             self._tasks.add(self._starter)
@@ -111,25 +111,25 @@ class Executor:
 
     def release_all_waiting(self) -> None:
         """Release all jobs that have not started."""
-        self._release(self._in_flight.take_back(math.inf))
+        self._release(self._in_flight.remove_waiting_since(math.inf))
         for queue in {queue for queue, _ in self._collectors}:
             self._release_collected(queue)
 
     def release_waiting_since(self, moment: float) -> None:
         """Release the jobs that have been waiting for a slot since before `moment`."""
-        self._release(self._in_flight.take_back(moment))
+        self._release(self._in_flight.remove_waiting_since(moment))
 
     def _release_collected(self, queue: str) -> None:
         for (collector_queue, _), collector in self._collectors.items():
             if collector_queue == queue:
                 jobs = collector.take_all()
-                self._in_flight.gather(queue, -len(jobs))
+                self._in_flight.slots(queue).collecting -= len(jobs)
                 self._release(jobs)
 
     def _release(self, jobs: Sequence[ClaimedJob]) -> None:
         for job in jobs:
             job.outcome = stopped_outcome(job.stop) if job.stop else Released()
-        self._in_flight.give_back(jobs)
+        self._in_flight.count_unwritten(jobs)
         self._on_finished(jobs)
 
     def interrupt(self) -> None:
@@ -152,7 +152,7 @@ class Executor:
         task = self._starter
         assert task is not None
         pause_at = time.monotonic() + MAX_BURST_S
-        while self._starter is task and (slots := self._in_flight.take_slot()) is not None:
+        while self._starter is task and (slots := self._in_flight.acquire_slot()) is not None:
             await self._run_calls_of_queue(slots, task, pause_at)
             if task.cancelling():  # the handler cancelled itself: the next call must not be cancelled with it
                 break
@@ -165,11 +165,11 @@ class Executor:
     async def _run_calls_of_queue(self, slots: QueueSlots, task: "asyncio.Task[None]", pause_at: float) -> None:
         """Run calls of one queue in a slot that was taken for them; only one if other queues have waiting calls."""
         finished: list[ClaimedJob] = []
-        only_queue = not self._in_flight.others_wait(slots)
+        only_queue = not self._in_flight.others_can_start(slots)
         run_times = self._run_times
         now = time.monotonic()
         while True:
-            call = slots.take()
+            call = slots.next_call()
             started = now
             call.task = task
             current_call.set(call)
@@ -203,7 +203,7 @@ class Executor:
                 finished += self._set_outcomes([call], end)
             if not (only_queue and slots.waiting and self._starter is task) or task.cancelling() or now > pause_at:
                 break
-        self._in_flight.free_slot(slots)
+        self._in_flight.release_slot(slots)
         self._finish(slots, finished)
 
     def _outcome_of(self, call: Call, end: object) -> AttemptOutcome:
@@ -220,11 +220,11 @@ class Executor:
     def _set_outcome(self, job: ClaimedJob, end: object) -> None:
         job.outcome = self._outcome_of(job, end)
         if OUTCOMES[type(job.outcome)].throttles_queue:
-            self._release(self._in_flight.take_back_from(job.queue))
+            self._release(self._in_flight.remove_waiting(job.queue))
             self._release_collected(job.queue)
 
     def _finish(self, slots: QueueSlots, jobs: Sequence[ClaimedJob]) -> None:
-        slots.ended(len(jobs))
+        slots.count_finished(len(jobs))
         self._on_finished(jobs)
 
     def _task_done(self, task: "asyncio.Task[None]") -> None:
@@ -276,7 +276,7 @@ class Executor:
         job = batch.close_job(job_id)
         if job is not None:
             self._set_outcome(job, end)
-            self._finish(self._in_flight.lane(job.queue), [job])
+            self._finish(self._in_flight.slots(job.queue), [job])
 
     def _collector(self, queue: str, handler: Handler) -> BatchCollector:
         key = (queue, handler.kind)
@@ -285,8 +285,8 @@ class Executor:
         return self._collectors[key]
 
     def _submit_batch(self, batch: Batch) -> None:
-        self._in_flight.gather(batch.queue, -batch.size)
-        self._in_flight.line_up(batch.queue, [batch], batch.size)
+        self._in_flight.slots(batch.queue).collecting -= batch.size
+        self._in_flight.add_waiting(batch.queue, [batch], batch.size)
         self.run_waiting()
 
     def call_in(self, task: "asyncio.Task[Any] | None") -> Call | None:
@@ -308,7 +308,7 @@ class Executor:
                     _uncancel()
                     continue
                 if not thread.done() and not future.cancel():
-                    self._in_flight.hold_until(call, thread)
+                    self._in_flight.hold_slot_until(call, thread)
                     call.mark_abandoned()
                 raise
 

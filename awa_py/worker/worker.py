@@ -218,7 +218,7 @@ class Worker:
         parts = self._parts
         assert parts is not None
         for queue in self._queues:
-            yield RUNNING, (queue,), parts.in_flight.held(queue)
+            yield RUNNING, (queue,), parts.in_flight.slots(queue).held
         yield SLOTS, (), self.info.concurrency
         yield HEARTBEAT, (), time.time() - parts.heartbeat.age_s
         yield LISTENING, (), self.listening

@@ -56,7 +56,7 @@ class SimulatedWorker:
 
     def finish(self, job: ClaimedJob) -> None:
         slots = self.in_flight.slots("default")
-        slots.ended(1)
+        slots.count_finished(1)
         slots.held -= 1
         self.in_flight.remove([job], {"default": 1})
 
