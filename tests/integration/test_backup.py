@@ -1,4 +1,4 @@
-"""A dump, taken while a worker works, is a whole installation: restored elsewhere, everything goes on."""
+"""A dump that was made while a worker runs is complete: in the restored database, all work continues."""
 
 import asyncio
 from pathlib import Path
@@ -50,7 +50,7 @@ async def run(program: str, *arguments: str) -> None:
 
 @pytest.fixture
 async def restored(database_url: str, fresh_database_url: str, tmp_path: Path) -> str:
-    """A copy of a database whose worker was in the middle of a job."""
+    """Return a restored copy of a database whose worker was running a job."""
     go_on = asyncio.Event()
     app = app_for(database_url, [], go_on)
     async with app, working(app, maintenance=True):
@@ -67,7 +67,7 @@ async def restored(database_url: str, fresh_database_url: str, tmp_path: Path) -
     return fresh_database_url
 
 
-async def test_everything_goes_on(restored: str) -> None:
+async def test_restored_dump_continues_all_work(restored: str) -> None:
     ran: list[str] = []
     go_on = asyncio.Event()
     go_on.set()
@@ -85,7 +85,9 @@ async def test_everything_goes_on(restored: str) -> None:
         assert (twin.id, twin.is_new) == (found["held"].id, False)
         async with working(app, ["default", "unserved"], maintenance=True):
             assert await app.result(found["waiting"].id, timeout=PATIENCE_S) == "waiting"
-            assert await app.result(found["held"].id, timeout=PATIENCE_S) == "held"  # its worker is not here
+            assert (
+                await app.result(found["held"].id, timeout=PATIENCE_S) == "held"
+            )  # its worker uses the other database
             new = await app.enqueue("note", {"text": "new"})
             assert new.id > max(job.id for job in found.values())
             assert await app.result(new.id, timeout=PATIENCE_S) == "new"

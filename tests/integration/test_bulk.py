@@ -1,4 +1,4 @@
-"""Many jobs at once: which are chosen, what becomes of them, and that workers go on meanwhile."""
+"""Bulk operations: which jobs they select, how they change them, and that workers continue meanwhile."""
 
 import asyncio
 from dataclasses import replace
@@ -37,11 +37,11 @@ ANY = Selection()
 async def do(
     session: Session, operation: Operation, selection: Selection = ANY, *, limit: int | None = None, size: int = 500
 ) -> int:
-    """Counts the jobs and changes them; how many."""
+    """Preview and run an operation. Return the number of changed jobs."""
     preview = await bulk.preview(session, operation, selection, limit=limit)
     batches = bulk.run_operation(session, operation, selection, as_of=preview.as_of, limit=limit, size=size)
     changed = sum([batch.changed async for batch in batches])
-    assert preview.jobs == changed  # nobody else changes anything here
+    assert preview.jobs == changed  # there are no concurrent changes
     return changed
 
 
@@ -56,7 +56,7 @@ def error(text: str) -> str:
 class TestSelection:
     @pytest.fixture
     async def all_kinds(self, session: Session) -> dict[str, int]:
-        """A job of each state, by what tells it from the others."""
+        """Insert a job of each state. Return them by name."""
         (mail,) = await insert(session, "ready", queue="mail", created_at=ago(10))
         (digest,) = await insert(session, "ready", kind="digest", created_at=ago(10))
         (tagged,) = await insert(session, "ready", tags=["a", "b"], created_at=ago(10))
@@ -94,14 +94,14 @@ class TestSelection:
             (Selection(error="an older one"), set()),
             (Selection(states=(State.FAILED, State.SCHEDULED)), {"failed", "later"}),
             (Selection(states=(State.FAILED,), queue="mail"), set()),
-            # Of what has ended, since its end; of what has not, since it was enqueued.
+            # The age counts from the end; of unfinished jobs from the enqueue.
             (Selection(older_than=timedelta(hours=1)), {"old", "cancelled"}),
             (Selection(older_than=timedelta(hours=1), states=(State.CANCELLED,)), {"cancelled"}),
             (Selection(newer_than=timedelta(seconds=7)), {"completed", "failed"}),
             (Selection(newer_than=timedelta(hours=1), older_than=timedelta(seconds=7), queue="mail"), {"mail"}),
         ],
     )
-    async def test_filters(
+    async def test_selection_matches_by_each_property(
         self, session: Session, all_kinds: dict[str, int], selection: Selection, names: set[str]
     ) -> None:
         assert await do(session, DELETE, selection) == len(names)
@@ -117,7 +117,7 @@ class TestSelection:
         ],
         ids=["retry", "cancel", "move"],
     )
-    async def test_without_states_it_is_what_the_operation_is_meant_for(
+    async def test_selection_without_states_uses_the_operations_default(
         self, session: Session, all_kinds: dict[str, int], operation: Operation, names: set[str]
     ) -> None:
         before = await jobs.get_jobs(session, list(all_kinds.values()))
@@ -125,13 +125,15 @@ class TestSelection:
         after = await jobs.get_jobs(session, list(all_kinds.values()))
         assert {name for name, job_id in all_kinds.items() if before[job_id] != after[job_id]} == names
 
-    async def test_delete_takes_all_but_the_running(self, session: Session, all_kinds: dict[str, int]) -> None:
+    async def test_delete_selects_all_jobs_except_running_ones(
+        self, session: Session, all_kinds: dict[str, int]
+    ) -> None:
         preview = await bulk.preview(session, DELETE, ANY)
         assert preview.skipped == 1
         assert await do(session, DELETE) == len(all_kinds) - 1
         assert await states(session) == {"running": 1}
 
-    def test_states_that_it_cannot_be_done_to_are_refused(self) -> None:
+    def test_states_that_an_operation_does_not_apply_to_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="delete does not apply to running jobs: it applies to available"):
             DELETE.states_of(Selection(states=(State.FAILED, State.RUNNING)))
         with pytest.raises(ConfigError, match="name a queue, a priority, or both"):
@@ -139,7 +141,7 @@ class TestSelection:
 
 
 class TestOperations:
-    async def test_retry_gives_all_attempts_back(self, session: Session) -> None:
+    async def test_retry_restores_all_attempts(self, session: Session) -> None:
         (failed,) = await insert_dead(session, attempt=25, rescues=3, queue="mail", concurrency_key=None)
         (done,) = await insert_completed(session, age_s=5)
         (keyed,) = await insert_dead(session, concurrency_key="k", concurrency_limit=2, ordered=False)
@@ -149,7 +151,7 @@ class TestOperations:
         assert (await look(session, done)).state is State.AVAILABLE
         assert (await look(session, keyed)).concurrency_key == "k"
 
-    async def test_cancel_tells_the_workers_of_running_jobs(self, app: App) -> None:
+    async def test_cancel_stops_running_jobs(self, app: App) -> None:
         started = asyncio.Event()
 
         @app.job
@@ -165,7 +167,7 @@ class TestOperations:
             await eventually(lambda: is_state(session, job.id, State.CANCELLED))
             assert (await look(session, waiting.id)).errors[-1]["error"] == "cancelled by user"
 
-    async def test_move_keeps_the_order_and_wakes_the_workers_of_the_other_queue(self, app: App) -> None:
+    async def test_move_keeps_the_order_and_wakes_the_new_queues_workers(self, app: App) -> None:
         seen: list[int] = []
 
         @app.job
@@ -182,23 +184,23 @@ class TestOperations:
             moved = await look(session, later.id)
             assert (moved.state, moved.queue, moved.priority) == (State.SCHEDULED, "other", 3)
 
-    async def test_move_goes_to_the_end_of_the_line(self, session: Session) -> None:
+    async def test_moved_job_goes_to_the_end(self, session: Session) -> None:
         first, *_ = await insert(session, "ready", 3)
         await insert(session, "ready", 2, queue="other")
         await session.connection.execute("UPDATE awa.ready SET entered_at = now() - interval '1 hour'")
         assert await jobs.move_jobs(session, [first], queue="other", priority=None) == {first}
         assert [row["id"] for row in await claim(session, queue="other", limit=3)][-1] == first
 
-    async def test_a_moved_job_waits_anew_at_its_priority(self, session: Session) -> None:
+    async def test_aging_of_a_moved_job_starts_again(self, session: Session) -> None:
         moved, stays = await insert(session, "ready", 2, entered_at=ago(3600))
         (there,) = await insert(session, "ready", queue="other", entered_at=ago(3600))
         assert await jobs.move_jobs(session, [moved, there], queue="other", priority=None) == {moved, there}
         rows = await session.connection.fetch(
             "SELECT id FROM awa.ready WHERE entered_at < now() - interval '1 minute' ORDER BY id"
         )
-        assert [row["id"] for row in rows] == [stays, there]  # one that is there already keeps its place
+        assert [row["id"] for row in rows] == [stays, there]  # a job that is already there keeps its position
 
-    async def test_move_passes_running_and_ended_jobs_by(self, session: Session) -> None:
+    async def test_move_skips_running_and_finished_jobs(self, session: Session) -> None:
         (runs,) = await insert_running(session)
         (dead,) = await insert_dead(session)
         assert await jobs.move_jobs(session, [runs, dead], queue="other", priority=1) == set()
@@ -208,18 +210,18 @@ class TestOperations:
 
 
 class TestBatches:
-    async def test_all_batches_are_done(self, session: Session) -> None:
+    async def test_operation_changes_all_batches(self, session: Session) -> None:
         await insert_dead(session, 23)
         await insert(session, "scheduled", 4, state="retryable", run_at=ago(-900))
         assert await do(session, retry(), size=5) == 27
         assert await states(session) == {"available": 27}
 
-    async def test_a_limit_takes_the_oldest(self, session: Session) -> None:
+    async def test_operation_with_a_limit_changes_the_oldest_jobs(self, session: Session) -> None:
         ids = await insert_dead(session, 10)
         assert await do(session, DELETE, limit=7, size=3) == 7
         assert sorted(await jobs.get_jobs(session, ids)) == ids[7:]
 
-    async def test_what_comes_after_the_preview_is_not_touched(self, session: Session) -> None:
+    async def test_jobs_enqueued_after_the_preview_are_not_changed(self, session: Session) -> None:
         await insert(session, "ready", 2)
         preview = await bulk.preview(session, CANCEL, ANY)
         (late,) = await insert(session, "ready")
@@ -228,20 +230,20 @@ class TestBatches:
         assert await states(session) == {"cancelled": 2, "available": 1}
         assert (await look(session, late)).state is State.AVAILABLE
 
-    async def test_a_job_that_fails_again_at_once_is_retried_once(self, session: Session) -> None:
+    async def test_job_that_fails_again_is_retried_once(self, session: Session) -> None:
         await insert_dead(session, 6)
         preview = await bulk.preview(session, retry(), ANY)
-        turns = 0
+        calls = 0
         async for batch in bulk.run_operation(session, retry(), ANY, as_of=preview.as_of, size=2):
-            turns += 1
-            assert turns <= 3
+            calls += 1
+            assert calls <= 3
             for row in await claim(session, limit=batch.changed):
                 await session.connection.execute("DELETE FROM awa.running WHERE id = $1", row["id"])
                 await insert_dead(session, id=row["id"], lease=row["lease"])
-        assert turns == 3
+        assert calls == 3
         assert await states(session) == {"failed": 6}
 
-    async def test_a_preview_counts_by_state_and_queue(self, session: Session) -> None:
+    async def test_preview_counts_by_state_and_queue(self, session: Session) -> None:
         await insert(session, "ready", 3, queue="a")
         await insert_dead(session, 2, queue="a")
         await insert_dead(session, 1, queue="b")
@@ -254,14 +256,14 @@ class TestBatches:
         assert preview.exact
         assert await states(session) == {"available": 3, "failed": 3}
 
-    async def test_a_preview_stops_counting(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_preview_counts_at_most_max_counted(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bulk, "MAX_COUNTED", 5)
         await insert(session, "ready", 6)
         preview = await bulk.preview(session, DELETE, ANY)
         assert (preview.jobs, preview.exact) == (None, False)
         assert (await bulk.preview(session, DELETE, ANY, limit=5)).jobs == 5
 
-    async def test_what_takes_too_long_is_not_waited_for(
+    async def test_preview_and_batches_have_a_timeout(
         self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bulk, "PREVIEW_TIMEOUT", timedelta(seconds=1))
@@ -277,11 +279,11 @@ class TestBatches:
         assert await do(session, DELETE) == 3
 
 
-class TestInBetween:
-    """What changes between the look and the change."""
+class TestConcurrentChanges:
+    """Jobs that change between the selection and the change."""
 
     @pytest.mark.parametrize("operation", ["retry", "cancel", "delete", "move"])
-    async def test_one_that_was_run_since_is_left_alone(self, session: Session, operation: str) -> None:
+    async def test_job_that_ran_since_the_selection_is_left_alone(self, session: Session, operation: str) -> None:
         (job_id,) = await insert(session, "ready", lease=4)
         (ended,) = await insert_dead(session, lease=4)
         changes = {
@@ -307,24 +309,24 @@ class TestInBetween:
             }[operation]
         )
 
-    async def test_one_that_became_due_and_still_fits_is_done_all_the_same(self, session: Session) -> None:
+    async def test_job_that_was_promoted_and_still_matches_is_changed(self, session: Session) -> None:
         (job_id,) = await insert(session, "scheduled", state="scheduled", run_at=ago(1))
-        turns: list[list[State]] = []
+        calls: list[list[State]] = []
 
         async def promote_first(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
-            turns.append(list(seen.states))
-            if len(turns) == 1:
+            calls.append(list(seen.states))
+            if len(calls) == 1:
                 await session.connection.execute(
-                    "WITH gone AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at) "
-                    "INSERT INTO awa.ready (id, kind, created_at) SELECT * FROM gone"
+                    "WITH moved AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at) "
+                    "INSERT INTO awa.ready (id, kind, created_at) SELECT * FROM moved"
                 )
             return await jobs.delete_jobs(session, ids, seen)
 
         assert await do(session, replace(DELETE, change=promote_first)) == 1
-        assert turns == [[State.SCHEDULED], [State.AVAILABLE]]
+        assert calls == [[State.SCHEDULED], [State.AVAILABLE]]
         assert await jobs.get_jobs(session, [job_id]) == {}
 
-    async def test_one_that_does_not_fit_any_more_is_left_alone(self, session: Session) -> None:
+    async def test_job_that_no_longer_matches_is_left_alone(self, session: Session) -> None:
         (job_id,) = await insert_dead(session)
 
         async def retried_by_another(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
@@ -338,41 +340,39 @@ class TestInBetween:
         assert batches == [bulk.BatchResult(found=1, changed=0)]
         assert (await look(session, job_id)).state is State.AVAILABLE
 
-    async def test_those_whose_unique_key_another_holds_are_left_alone_and_not_asked_for_again(
-        self, session: Session
-    ) -> None:
+    async def test_jobs_whose_unique_key_is_held_are_tried_twice_at_most(self, session: Session) -> None:
         await session.connection.execute("SELECT awa.enqueue('work', unique_key => 'k')")
         held = await insert_dead(session, 2, unique_key="k")
         (free,) = await insert_dead(session)
-        turns: list[list[int]] = []
+        calls: list[list[int]] = []
 
         async def counted(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
-            turns.append(list(ids))
+            calls.append(list(ids))
             return await jobs.retry_jobs(session, ids, seen)
 
         preview = await bulk.preview(session, retry(), ANY)
         batches = bulk.run_operation(session, replace(retry(), change=counted), ANY, as_of=preview.as_of)
         assert [batch async for batch in batches] == [bulk.BatchResult(found=3, changed=1)]
-        assert turns == [[*held, free], held]  # once more: they could have changed by themselves
+        assert calls == [[*held, free], held]  # tried twice: they could have changed concurrently
         assert await states(session) == {"available": 2, "failed": 2}
 
-    async def test_after_a_deadlock_nothing_was_done_and_all_is_tried_again(self, session: Session) -> None:
+    async def test_batch_is_tried_again_after_a_deadlock(self, session: Session) -> None:
         await insert_dead(session, 2)
-        turns: list[list[int]] = []
+        calls: list[list[int]] = []
 
         async def deadlocked(session: Session, ids: Any, seen: SeenJobs) -> set[int]:
-            turns.append(list(ids))
-            if len(turns) == 1:
+            calls.append(list(ids))
+            if len(calls) == 1:
                 raise asyncpg.DeadlockDetectedError("deadlock detected")
             return await jobs.delete_jobs(session, ids, seen)
 
         assert await do(session, replace(DELETE, change=deadlocked)) == 2
-        assert len(turns) == 2
+        assert len(calls) == 2
 
 
-class TestBesideWorkers:
-    async def test_nothing_is_lost_and_nothing_runs_twice(self, app: App) -> None:
-        """Jobs are moved to and fro, retried and cancelled, while two workers run them."""
+class TestConcurrentWorkers:
+    async def test_no_job_is_lost_or_runs_twice(self, app: App) -> None:
+        """Move jobs back and forth, retry and cancel them, while two workers run them."""
         runs: dict[int, int] = {}
 
         @app.job
@@ -394,7 +394,7 @@ class TestBesideWorkers:
                             assert batch.changed <= batch.found
         assert runs == dict.fromkeys(range(total), 1)
 
-    async def test_a_job_is_either_cancelled_or_run(self, app: App) -> None:
+    async def test_job_is_either_cancelled_or_run(self, app: App) -> None:
         ran: list[int] = []
 
         @app.job
@@ -413,8 +413,8 @@ class TestBesideWorkers:
             assert counts.get("completed", 0) == len(ran) == len(set(ran))
             assert counts.get("cancelled", 0) == total - len(ran)
 
-    async def test_a_worker_does_not_wait_for_an_operator(self, app: App) -> None:
-        """The rows of a batch are locked: the others are claimed meanwhile."""
+    async def test_worker_does_not_wait_for_an_operation(self, app: App) -> None:
+        """While the rows of a batch are locked, other jobs are claimed."""
 
         @app.job
         async def work() -> None: ...

@@ -1,4 +1,7 @@
-"""Jobs by their ids, while they change tables: a statement that has waited for them does not see them."""
+"""Operations on jobs that move to another table concurrently.
+
+A statement that waited for a row does not see it in the other table.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,16 +21,16 @@ from tests.support import another_session, eventually, insert, insert_running, l
 
 pytestmark = pytest.mark.integration
 
-PROMOTE = """WITH gone AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at)
-             INSERT INTO awa.ready (id, kind, created_at) SELECT * FROM gone"""
-POSTPONE = """WITH gone AS (DELETE FROM awa.ready RETURNING id, kind, created_at)
+PROMOTE = """WITH moved AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at)
+             INSERT INTO awa.ready (id, kind, created_at) SELECT * FROM moved"""
+POSTPONE = """WITH moved AS (DELETE FROM awa.ready RETURNING id, kind, created_at)
               INSERT INTO awa.scheduled (id, kind, created_at, state, run_at)
-              SELECT *, 'scheduled', now() + interval '1 hour' FROM gone"""
-BURY = """WITH gone AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at)
-          INSERT INTO awa.dead (id, kind, created_at, state) SELECT *, 'failed' FROM gone"""
-CLAIM = """WITH gone AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at)
+              SELECT *, 'scheduled', now() + interval '1 hour' FROM moved"""
+FAIL = """WITH moved AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at)
+          INSERT INTO awa.dead (id, kind, created_at, state) SELECT *, 'failed' FROM moved"""
+CLAIM = """WITH moved AS (DELETE FROM awa.scheduled RETURNING id, kind, created_at)
            INSERT INTO awa.running (id, kind, created_at, worker_id, lease, attempt)
-           SELECT *, gen_random_uuid(), 1, 1 FROM gone"""
+           SELECT *, gen_random_uuid(), 1, 1 FROM moved"""
 
 Change = Callable[[App, int], Awaitable[Any]]
 
@@ -59,17 +62,17 @@ async def waits_for_a_lock(session: Session) -> bool:
 
 @asynccontextmanager
 async def meanwhile(change: Awaitable[Any], database: Database, statement: str) -> AsyncIterator["asyncio.Future[Any]"]:
-    """The change has to wait for the statement, and its answer comes after that."""
-    async with another_session(database) as other, another_session(database) as looker:
+    """Start the change while the statement is not committed, so that it has to wait for it. Yield its future."""
+    async with another_session(database) as other, another_session(database) as observer:
         async with other.connection.transaction():
             await other.connection.execute(statement)
             changing = asyncio.ensure_future(change)
-            await eventually(lambda: waits_for_a_lock(looker))
+            await eventually(lambda: waits_for_a_lock(observer))
         yield changing
 
 
 @pytest.mark.parametrize("change", [delete, retry, cancel, move])
-async def test_one_that_becomes_due_is_not_missed(
+async def test_operation_finds_a_job_that_is_promoted_concurrently(
     app: App, session: Session, database: Database, change: Change
 ) -> None:
     async with app:
@@ -85,7 +88,9 @@ async def test_one_that_becomes_due_is_not_missed(
 
 
 @pytest.mark.parametrize("command", ["delete --yes", "retry", "move --to-queue other"])
-async def test_nor_does_a_command_miss_it(session: Session, database: Database, tmp_path: Path, command: str) -> None:
+async def test_command_finds_a_job_that_is_promoted_concurrently(
+    session: Session, database: Database, tmp_path: Path, command: str
+) -> None:
     job_id = await scheduled(session)
     name, *options = command.split()
     with processes(tmp_path, database.url, {}) as started:
@@ -99,16 +104,16 @@ async def test_nor_does_a_command_miss_it(session: Session, database: Database, 
         assert f"job {job_id}: {done}" in started.outputs
 
 
-async def test_one_that_ends_is_retried_all_the_same(app: App, session: Session, database: Database) -> None:
+async def test_retry_finds_a_job_that_fails_concurrently(app: App, session: Session, database: Database) -> None:
     async with app:
         job_id = await scheduled(session)
-        async with meanwhile(app.retry(job_id), database, BURY) as changing:
+        async with meanwhile(app.retry(job_id), database, FAIL) as changing:
             assert await changing
         assert (await look(session, job_id)).state is State.AVAILABLE
 
 
 @pytest.mark.parametrize("change", [delete, retry, move])
-async def test_one_that_begins_to_run_is_left_alone(
+async def test_operation_leaves_a_job_alone_that_is_claimed_concurrently(
     app: App, session: Session, database: Database, change: Change
 ) -> None:
     async with app:
@@ -119,41 +124,43 @@ async def test_one_that_begins_to_run_is_left_alone(
 
 
 @pytest.mark.parametrize("change", [delete, retry, move])
-async def test_one_that_runs_is_asked_for_once_and_so_is_one_that_is_not_there(
+async def test_running_and_missing_jobs_are_tried_once(
     app: App, session: Session, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
     asked: list[str] = []
     fetch = Session.fetch
 
-    async def noted(self: Session, name: str, *values: object) -> Any:
+    async def recorded(self: Session, name: str, *values: object) -> Any:
         asked.append(name)
         return await fetch(self, name, *values)
 
     (runs,) = await insert_running(session)
     async with app:
-        monkeypatch.setattr(Session, "fetch", noted)
+        monkeypatch.setattr(Session, "fetch", recorded)
         for job_id in (runs, 10**9):
             assert not await change(app, job_id)
     assert asked == [f"{change.__name__}_jobs", "get_jobs"] * 2
 
 
-async def test_one_that_never_stays_is_given_up(app: App, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_that_keeps_changing_is_tried_at_most_max_tries(
+    app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries = 0
 
-    async def always_late(session: Session, ids: Any) -> set[int]:
+    async def always_too_late(session: Session, ids: Any) -> set[int]:
         nonlocal tries
         tries += 1
         await session.connection.execute(PROMOTE if tries % 2 else POSTPONE)
         return set()
 
-    monkeypatch.setattr(job_store, "delete_jobs", always_late)
+    monkeypatch.setattr(job_store, "delete_jobs", always_too_late)
     async with app:
         job_id = await scheduled(session)
         assert not await app.delete(job_id)
     assert tries == bulk.MAX_TRIES
 
 
-async def test_one_that_is_kept_by_something_else_is_given_up_at_once(
+async def test_job_that_does_not_change_is_not_tried_again(
     app: App, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = 0

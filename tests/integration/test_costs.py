@@ -1,4 +1,4 @@
-"""What a job costs: statements, transactions, rows and WAL. Counted, not timed: no machine is too slow for it."""
+"""What a job costs: statements, transactions, rows and WAL. Counted, not timed, so the machine does not matter."""
 
 import asyncio
 import json
@@ -38,15 +38,15 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 JOBS = 5_000
-# At the most, statements a job: 0.01, 0.03 and 0.01 are usual, the worker's own start and end among them. A claim has
-# at least as many jobs as there are slots, 100, where all of them end at once; so has the flush. Where each waits for
-# something, what ends together is written together: how much that is, the machine decides.
+# Maximum statements per job. Typical values are 0.01, 0.03 and 0.01, including the worker's start and end. If all jobs
+# end at once, each claim and each flush has at least as many jobs as there are slots, 100. If each job waits for
+# something, jobs that end together are flushed together: how many depends on the machine.
 KINDS = {"awaits_nothing": 0.05, "awaits": 0.15, "in_batches": 0.05}
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A database behind a door that counts, and an app with kinds of all sorts."""
+class CountedApp:
+    """A database behind a proxy that counts statements, and an app with several kinds."""
 
     url: str
     wire: CountingProxy
@@ -54,7 +54,7 @@ class Counted:
 
 
 @pytest.fixture
-async def door(database_url: str) -> AsyncIterator[Counted]:
+async def counted(database_url: str) -> AsyncIterator[CountedApp]:
     async with counting_proxy(database_url) as (url, wire):
         app = App(url, settings=Settings())
 
@@ -68,47 +68,47 @@ async def door(database_url: str) -> AsyncIterator[Counted]:
         @app.job(batch=500, linger="50ms")
         async def in_batches(jobs: Sequence[BatchJob]) -> None: ...
 
-        yield Counted(url, wire, app)
+        yield CountedApp(url, wire, app)
 
 
-async def is_alone(session: Session) -> bool:
-    """Whether all other sessions have ended; by then they have reported their statistics."""
+async def is_only_session(session: Session) -> bool:
+    """Return whether all other sessions have ended. Then they have reported their statistics."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     return not await count(session.connection, f"{others} AND backend_type = 'client backend' AND {NOT_RESETTING}")
 
 
-class TestADrainedJob:
+class TestDrainedJob:
     @pytest.mark.parametrize("kind", KINDS)
-    async def test_its_statements_and_transactions_are_shared_with_many_others(
-        self, door: Counted, session: Session, kind: str
+    async def test_statements_and_transactions_are_shared_by_many_jobs(
+        self, counted: CountedApp, session: Session, kind: str
     ) -> None:
-        async with door.app as app:
+        async with counted.app as app:
             await app.enqueue_many([app.new(kind, {"n": n}) for n in range(JOBS)])
-            door.wire.statements.clear()
+            counted.wire.statements.clear()
             await drain(app)
-        print(f"{door.wire.total / JOBS} statements per job:\n{door.wire}")
-        assert door.wire.total <= KINDS[kind] * JOBS
+        print(f"{counted.wire.total / JOBS} statements per job:\n{counted.wire}")
+        assert counted.wire.total <= KINDS[kind] * JOBS
         rows = await session.connection.fetchrow(
             "SELECT count(*), count(DISTINCT attempted_at), count(DISTINCT xmin::text) FROM awa.completed"
         )
         assert rows is not None
         jobs, claims, flushes = rows
         assert jobs == JOBS
-        # Each is one statement in a transaction of its own; a claim may find nothing.
-        assert claims <= door.wire.count("claims", "claim_jobs")
-        assert flushes == door.wire.count("finishes", "complete_jobs")
-        # Only what ends a job waits for the disk.
-        assert door.wire.settings["awa claims"]["synchronous_commit"] == "off"
-        assert "synchronous_commit" not in door.wire.settings["awa finishes"]
+        # Each is one statement in its own transaction; a claim may find nothing.
+        assert claims <= counted.wire.count("claims", "claim_jobs")
+        assert flushes == counted.wire.count("finishes", "complete_jobs")
+        # Only statements that end jobs wait for the disk.
+        assert counted.wire.settings["awa claims"]["synchronous_commit"] == "off"
+        assert "synchronous_commit" not in counted.wire.settings["awa finishes"]
 
     @pytest.mark.parametrize("kind", KINDS)
-    async def test_it_is_inserted_three_times_deleted_twice_and_never_updated(
-        self, door: Counted, session: Session, kind: str
+    async def test_job_is_inserted_three_times_deleted_twice_and_never_updated(
+        self, counted: CountedApp, session: Session, kind: str
     ) -> None:
-        async with door.app as app:
+        async with counted.app as app:
             await app.enqueue_many([app.new(kind, {"n": n}) for n in range(JOBS)])
             await drain(app)
-        await eventually(lambda: is_alone(session))
+        await eventually(lambda: is_only_session(session))
         rows = await session.connection.fetch(
             "SELECT relname, n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables "
             "WHERE schemaname = 'awa' AND n_tup_ins + n_tup_upd + n_tup_del > 0 "
@@ -117,43 +117,45 @@ class TestADrainedJob:
         touched = {row[0].rstrip("_0123456789"): tuple(row[1:]) for row in rows}
         assert touched == {"ready": (JOBS, 0, JOBS), "running": (JOBS, 0, JOBS), "completed": (JOBS, 0, 0)}
 
-    async def test_the_workers_own_rows_are_few(self, door: Counted, session: Session) -> None:
-        async with door.app as app:
+    async def test_worker_writes_few_rows_of_its_own(self, counted: CountedApp, session: Session) -> None:
+        async with counted.app as app:
             await app.enqueue_many([app.new("awaits_nothing", {"n": n}) for n in range(JOBS)])
             await drain(app)
-        await eventually(lambda: is_alone(session))
+        await eventually(lambda: is_only_session(session))
         touched = await count(
             session.connection,
             "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables "
             "WHERE schemaname = 'awa' AND relname IN ('workers', 'listening', 'queues', 'unique_keys', 'cron')",
         )
-        assert touched <= 20  # enters, beats, hangs the bell up, leaves
+        assert touched <= 20  # insert, heartbeat, subscribe, delete
 
 
 class TestEnqueue:
-    async def test_one_by_one_it_is_a_statement_and_a_transaction_a_job(self, door: Counted, session: Session) -> None:
+    async def test_single_enqueue_is_one_statement_and_one_transaction(
+        self, counted: CountedApp, session: Session
+    ) -> None:
         jobs = 200
-        async with door.app as app:
+        async with counted.app as app:
             await app.enqueue("awaits", {"n": 0})
-            door.wire.statements.clear()
+            counted.wire.statements.clear()
             for n in range(jobs):
                 await app.enqueue("awaits", {"n": n})
-            assert door.wire.count("client", "enqueue_job") == jobs
-            assert door.wire.total < 1.5 * jobs  # the pool resets the connection where nobody enqueued for a while
+            assert counted.wire.count("client", "enqueue_job") == jobs
+            assert counted.wire.total < 1.5 * jobs  # the pool resets a connection that was idle
         assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == jobs + 1
 
-    async def test_ten_thousand_are_a_handful_of_statements_and_one_transaction(
-        self, door: Counted, session: Session
+    async def test_ten_thousand_jobs_are_a_few_statements_and_one_transaction(
+        self, counted: CountedApp, session: Session
     ) -> None:
-        async with door.app as app:
+        async with counted.app as app:
             new = [app.new("awaits", {"n": n}) for n in range(10_000)]
             later = [app.new("awaits", {"n": n}, delay="1h") for n in range(1_000)]
             await app.enqueue("awaits", {"n": 0})
-            door.wire.statements.clear()
+            counted.wire.statements.clear()
             await app.enqueue_many([*new, *later])
-            print(door.wire)
-            # BEGIN, the ids, COPY into each of two tables, the wake-up, COMMIT; and a new connection's first questions.
-            assert door.wire.total <= 12
+            print(counted.wire)
+            # BEGIN, the ids, COPY into two tables, the wake-up, COMMIT; and the first queries of a new connection.
+            assert counted.wire.total <= 12
         assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 10_001
         assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == 2
 
@@ -169,44 +171,44 @@ async def finish_all(session: Session, ids: list[int], how: str) -> None:
             await snooze_jobs(session, OWNER, ids, leases, [seconds(60)] * len(ids))
         case "throttle":
             await throttle_jobs(session, OWNER, ids, leases, ["429"] * len(ids))
-        case "bury":
+        case "discard":
             await discard_jobs(session, OWNER, ids, leases, ["failed"] * len(ids), ["boom"] * len(ids))  # type: ignore[list-item]
         case "release":
             await release_jobs(session, OWNER, ids, leases)
-        case "beat":
+        case "heartbeat":
             await renew_leases(session, OWNER, ids, leases)
 
 
-class TestABatch:
+class TestBatch:
     SIZES = (1, 500)
 
     @pytest.fixture
-    async def counting(self, door: Counted) -> AsyncIterator[Session]:
-        async with another_session(door.app.database, **STABLE_PLAN_SETTINGS) as session:
-            await session.connection.fetch("SELECT $1::bigint[]", [1])  # what asyncpg has to ask once, it asks now
+    async def counting(self, counted: CountedApp) -> AsyncIterator[Session]:
+        async with another_session(counted.app.database, **STABLE_PLAN_SETTINGS) as session:
+            await session.connection.fetch("SELECT $1::bigint[]", [1])  # asyncpg reads the type now
             yield session
 
-    async def test_a_claim_is_one_statement(self, door: Counted, counting: Session) -> None:
+    async def test_claim_is_one_statement(self, counted: CountedApp, counting: Session) -> None:
         await claim(counting, queue="empty")
         for size in self.SIZES:
             await insert(counting, "ready", size)
-            door.wire.statements.clear()
+            counted.wire.statements.clear()
             assert len(await claim(counting, limit=500)) == size
-            assert door.wire.total == 1
+            assert counted.wire.total == 1
 
-    async def test_whatever_becomes_of_running_jobs_is_one_statement(self, door: Counted, counting: Session) -> None:
-        for how in ("complete", "fail", "snooze", "bury", "release", "throttle", "beat"):
+    async def test_each_outcome_is_one_statement(self, counted: CountedApp, counting: Session) -> None:
+        for how in ("complete", "fail", "snooze", "discard", "release", "throttle", "heartbeat"):
             await finish_all(counting, [0], how)
             for size in self.SIZES:
                 ids = await insert_running(counting, size)
-                door.wire.statements.clear()
+                counted.wire.statements.clear()
                 await finish_all(counting, ids, how)
-                assert door.wire.total == 1, f"{how} of {size}: {door.wire}"
+                assert counted.wire.total == 1, f"{how} of {size}: {counted.wire}"
                 unchanged = "SELECT count(*) FROM awa.running WHERE heartbeat_at = attempted_at"
                 assert await count(counting.connection, unchanged) == 0
 
-    async def test_the_leaders_tasks_send_as_many_for_many_rows_as_for_one(
-        self, door: Counted, counting: Session
+    async def test_maintenance_tasks_send_as_many_statements_for_many_rows_as_for_one(
+        self, counted: CountedApp, counting: Session
     ) -> None:
         tasks = {task.name: task for task in all_tasks(Settings(), [], Metrics())}
         for task in tasks.values():
@@ -221,18 +223,22 @@ class TestABatch:
             await insert(counting, "dead", size, state="failed", finalized_at=ago(10**6))
             await insert_completed(counting, size, age_s=10**6)
             for name, number in statements.items():
-                door.wire.statements.clear()
-                assert (await tasks[name].run(counting)).rows_changed >= 0.9 * size, name  # some were seen before
-                assert door.wire.total == number, f"{name} of {size}: {door.wire}"
+                counted.wire.statements.clear()
+                assert (await tasks[name].run(counting)).rows_changed >= 0.9 * size, (
+                    name
+                )  # some were changed by the run before
+                assert counted.wire.total == number, f"{name} of {size}: {counted.wire}"
 
 
 class TestHeartbeat:
-    async def test_it_is_one_statement_for_all_jobs_in_flight(self, door: Counted, session: Session) -> None:
+    async def test_heartbeat_is_one_statement_for_all_jobs_in_flight(
+        self, counted: CountedApp, session: Session
+    ) -> None:
         jobs = 300
         started = 0
         over = asyncio.Event()
         settings = replace(QUICK, heartbeat_interval=timedelta(milliseconds=200))
-        app = App(door.url, settings=settings)
+        app = App(counted.url, settings=settings)
 
         @app.job
         async def work() -> None:
@@ -241,7 +247,7 @@ class TestHeartbeat:
             await over.wait()
 
         def renewals() -> int:
-            return door.wire.count("heartbeat", "renew_leases")
+            return counted.wire.count("heartbeat", "renew_leases")
 
         async with app:
             await app.enqueue_many([app.new("work") for _ in range(jobs)])
@@ -250,8 +256,8 @@ class TestHeartbeat:
                 seen = renewals()
                 await eventually(lambda: renewals() >= seen + 3)
                 over.set()
-        assert renewals() <= door.wire.count("heartbeat", "heartbeat_worker")
-        assert door.wire.count("heartbeat") <= 2 * door.wire.count("heartbeat", "heartbeat_worker") + 5
+        assert renewals() <= counted.wire.count("heartbeat", "heartbeat_worker")
+        assert counted.wire.count("heartbeat") <= 2 * counted.wire.count("heartbeat", "heartbeat_worker") + 5
         assert started == jobs
 
 
@@ -259,7 +265,7 @@ Node = dict[str, Any]
 
 
 def written(node: Node, what: str) -> int:
-    """The WAL of the nodes that write: each without what the nodes that feed it wrote."""
+    """Return the WAL of the nodes that write, each without that of its inputs."""
     feeding = [child for child in node.get("Plans", ()) if child["Parent Relationship"] not in ("InitPlan", "SubPlan")]
     own = node[what] - sum(child[what] for child in feeding)
     return (own if node["Node Type"] in ("ModifyTable", "LockRows") else 0) + sum(
@@ -268,10 +274,10 @@ def written(node: Node, what: str) -> int:
 
 
 class TestWAL:
-    """By EXPLAIN, since others write to the server's log at the same time.
+    """Measured with EXPLAIN, because other sessions write WAL at the same time.
 
-    A page that is touched for the first time after a checkpoint goes there whole. That can only add to a round: the
-    least of several is what the rows themselves cost.
+    The first change of a page after a checkpoint writes the whole page. That can only add to a round, so the minimum of
+    several rounds is what the rows themselves cost.
     """
 
     ROUNDS = 5
@@ -279,7 +285,7 @@ class TestWAL:
     RECORDS = ("WAL Records", "WAL Bytes")
 
     async def explained(self, session: Session, name: str, *values: str) -> tuple[float, float]:
-        """Records and bytes for a job."""
+        """Return WAL records and bytes per job."""
         await session.connection.execute(f"PREPARE p AS {statement(name, session.schema)}")
         try:
             text = await session.connection.fetchval(
@@ -291,7 +297,7 @@ class TestWAL:
         records, size = (written(root, what) / self.SIZE for what in self.RECORDS)
         return records, size
 
-    async def test_a_job_writes_no_more_than_its_rows_and_their_index_entries(self, database: Database) -> None:
+    async def test_job_writes_only_its_rows_and_index_entries(self, database: Database) -> None:
         claims: list[tuple[float, float]] = []
         completions: list[tuple[float, float]] = []
         async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
@@ -308,7 +314,7 @@ class TestWAL:
         claim_records, claim_bytes = (min(values) for values in zip(*claims, strict=True))
         end_records, end_bytes = (min(values) for values in zip(*completions, strict=True))
         print(f"claim: {claim_records} records, {claim_bytes} bytes; end: {end_records} records, {end_bytes} bytes")
-        # Claim: lock, delete, insert, and an entry in each of two indexes. End: delete, insert, and an entry in one.
+        # Claim: lock, delete, insert, and entries in two indexes. Completion: delete, insert, and an entry in one.
         assert 4.9 < claim_records < 5.5
         assert 2.9 < end_records < 3.5
         assert 300 < claim_bytes < 700

@@ -1,4 +1,4 @@
-"""A job comes into the queue: from Python, from SQL, one or many, unique or not, or it is refused."""
+"""Enqueue from Python and from SQL: one job or many, unique or not; and what is refused."""
 
 import asyncio
 import json
@@ -37,46 +37,46 @@ def work(app: App, **options: Any) -> NewJob:
 
 
 class TestTransactions:
-    async def test_a_job_is_visible_with_the_commit(self, app: App, session: Session, database: Database) -> None:
+    async def test_job_is_visible_after_the_commit(self, app: App, session: Session, database: Database) -> None:
         async with another_session(database) as other:
             async with session.connection.transaction():
                 job = await app.enqueue("work", connection=session.connection)
                 assert await states(other) == {}
             assert (await look(other, job.id)).state is State.AVAILABLE
 
-    async def test_a_job_is_gone_with_the_rollback(self, app: App, session: Session) -> None:
+    async def test_rolled_back_job_does_not_exist(self, app: App, session: Session) -> None:
         transaction = session.connection.transaction()
         await transaction.start()
         await app.enqueue("work", connection=session.connection)
         await transaction.rollback()
         assert await states(session) == {}
 
-    async def test_a_rolled_back_job_frees_its_unique_key(self, app: App, session: Session) -> None:
+    async def test_rolled_back_job_does_not_hold_its_unique_key(self, app: App, session: Session) -> None:
         transaction = session.connection.transaction()
         await transaction.start()
         await app.enqueue("work", unique=True, connection=session.connection)
         await transaction.rollback()
         assert (await app.enqueue("work", unique=True)).is_new
 
-    async def test_one_job_that_postgresql_refuses_is_named(self, app: App, session: Session) -> None:
+    async def test_error_of_a_refused_job_names_it(self, app: App, session: Session) -> None:
         for bad in (NewJob(kind="spoilt", parent_id=2**70), NewJob(kind="spoilt", args_json="[1]")):
             with pytest.raises(InvalidJob, match="spoilt: PostgreSQL refused the job"):
                 await app.client.enqueue(bad)
         assert await states(session) == {}
 
-    async def test_one_bad_job_of_many_leaves_none(self, app: App, session: Session) -> None:
+    async def test_one_refused_job_of_many_rolls_back_all(self, app: App, session: Session) -> None:
         good, bad = NewJob(kind="work"), NewJob(kind="work", parent_id=2**70)
         with pytest.raises(InvalidJob, match="PostgreSQL refused the job"):
             await app.enqueue_many([good, bad])
         assert await states(session) == {}
 
-    async def test_one_job_alone_goes_with_a_jsonb_codec_too(self, app: App, session: Session) -> None:
+    async def test_single_enqueue_works_with_a_custom_jsonb_codec(self, app: App, session: Session) -> None:
         await session.connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         job = await app.enqueue("work", {"number": 1}, connection=session.connection, metadata={"a": [1]})
         assert await app.get(job.id) == job
         assert (job.args, job.metadata) == ({"number": 1}, {"a": [1]})
 
-    async def test_a_connection_with_a_jsonb_codec_of_its_own_is_fine(self, app: App, session: Session) -> None:
+    async def test_enqueue_many_works_with_a_custom_jsonb_codec(self, app: App, session: Session) -> None:
         await session.connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         job = await app.enqueue(
             "work", {"number": 1}, connection=session.connection, metadata={"a": [1]}, unique=Unique(key="k")
@@ -86,7 +86,7 @@ class TestTransactions:
 
 
 class TestOptions:
-    async def test_every_option_is_stored_as_given(self, app: App) -> None:
+    async def test_every_option_of_a_scheduled_job_is_stored(self, app: App) -> None:
         run_at = datetime(2100, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
         deadline = run_at + timedelta(days=1)
         job = await app.enqueue(
@@ -111,7 +111,7 @@ class TestOptions:
         assert (stored.unique_key, stored.state) == ("own", State.SCHEDULED)
         assert stored.args == {"number": 7, "text": "ünï ✓ \\u0000 'quoted'"}
 
-    async def test_every_option_of_a_job_that_is_due_is_stored_as_given(self, app: App) -> None:
+    async def test_every_option_of_an_available_job_is_stored(self, app: App) -> None:
         job = await app.enqueue(
             "work",
             {"number": 7, "text": "ünï ✓ \\u0000 'quoted'"},
@@ -133,21 +133,21 @@ class TestOptions:
         )
         assert (job.state, job.run_at) == (State.AVAILABLE, job.created_at)
 
-    async def test_without_options_the_defaults_hold(self, app: App) -> None:
+    async def test_job_without_options_has_the_defaults(self, app: App) -> None:
         job = await app.enqueue("work")
         assert (job.queue, job.priority, job.max_attempts, job.state) == ("default", 2, 25, State.AVAILABLE)
         assert (job.attempt, job.lease, job.timeout, job.deadline_at, job.unique_key) == (0, 0, None, None, None)
 
-    async def test_a_delay_counts_from_the_databases_now(self, app: App, session: Session) -> None:
+    async def test_delay_counts_from_the_databases_time(self, app: App, session: Session) -> None:
         job = await app.enqueue("work", delay="10m")
         assert job.state is State.SCHEDULED
         assert job.run_at - job.created_at == timedelta(minutes=10)
 
-    async def test_a_run_at_in_the_past_is_available_at_once(self, app: App) -> None:
+    async def test_job_with_run_at_in_the_past_is_available(self, app: App) -> None:
         job = await app.enqueue("work", run_at=datetime(2001, 1, 1, tzinfo=UTC))
         assert job.state is State.AVAILABLE
 
-    async def test_options_of_the_declaration_are_the_defaults(self, database_url: str) -> None:
+    async def test_options_of_the_decorator_are_the_defaults(self, database_url: str) -> None:
         app = App(database_url)
 
         @app.job(queue="mail", max_attempts=5, timeout="30s", priority=3)
@@ -159,12 +159,12 @@ class TestOptions:
 
 
 class TestFromSql:
-    async def test_a_kind_alone_is_enough(self, session: Session) -> None:
+    async def test_sql_enqueue_needs_only_a_kind(self, session: Session) -> None:
         job_id = await session.connection.fetchval("SELECT awa.enqueue('work')")
         job = await look(session, job_id)
         assert (job.kind, job.args, job.queue, job.state) == ("work", {}, "default", State.AVAILABLE)
 
-    async def test_every_option_goes_by_name(self, session: Session) -> None:
+    async def test_sql_enqueue_takes_every_option_by_name(self, session: Session) -> None:
         job_id = await session.connection.fetchval(
             """
             SELECT awa.enqueue(kind => 'work', args => '{"a": null}', queue => 'mail', priority => 1,
@@ -186,21 +186,21 @@ class TestFromSql:
         assert (key["job_id"], key["states"]) == (job_id, ["scheduled"])
         assert timedelta(minutes=59) < key["left"] <= timedelta(hours=1)
 
-    async def test_a_delay_goes_by_name(self, session: Session) -> None:
+    async def test_sql_enqueue_takes_a_delay(self, session: Session) -> None:
         job_id = await session.connection.fetchval("SELECT awa.enqueue('work', delay => '1 hour')")
         job = await look(session, job_id)
         assert job.run_at - job.created_at == timedelta(hours=1)
 
-    async def test_null_means_the_default(self, session: Session) -> None:
+    async def test_sql_null_means_the_default(self, session: Session) -> None:
         job_id = await session.connection.fetchval("SELECT awa.enqueue('work', NULL, queue => NULL, priority => NULL)")
         job = await look(session, job_id)
         assert (job.args, job.queue, job.priority) == ({}, "default", 2)
 
-    async def test_a_held_key_gives_the_holders_id(self, session: Session) -> None:
+    async def test_sql_enqueue_returns_the_id_of_the_holder(self, session: Session) -> None:
         first = await session.connection.fetchval("SELECT awa.enqueue('work', unique_key => 'k')")
         assert await session.connection.fetchval("SELECT awa.enqueue('other', unique_key => 'k')") == first
 
-    async def test_a_trigger_may_enqueue(self, session: Session) -> None:
+    async def test_trigger_can_enqueue(self, session: Session) -> None:
         await session.connection.execute(
             """
             CREATE TABLE users (name text);
@@ -215,24 +215,24 @@ class TestFromSql:
 
 
 class TestMany:
-    async def test_a_hundred_thousand_in_a_call(self, app: App, session: Session) -> None:
+    async def test_enqueue_many_takes_a_hundred_thousand_jobs(self, app: App, session: Session) -> None:
         jobs = await app.enqueue_many(NewJob(kind="work", args_json=f'{{"number":{n}}}') for n in range(100_000))
         assert len(jobs) == 100_000
         assert [job.args["number"] for job in jobs[:3]] == [0, 1, 2]
         rows = await session.connection.fetch("SELECT id FROM awa.ready ORDER BY queue, priority, pos")
         assert [row["id"] for row in rows] == [job.id for job in jobs]
 
-    async def test_answers_come_in_the_order_of_the_call(self, app: App) -> None:
+    async def test_results_are_in_the_order_of_the_jobs(self, app: App) -> None:
         wanted = [work(app, delay="1h"), work(app), work(app, priority=1), work(app, unique=Unique(key="k"))]
         jobs = await app.enqueue_many(wanted)
         assert [job.state for job in jobs] == [State.SCHEDULED, State.AVAILABLE, State.AVAILABLE, State.AVAILABLE]
         assert [job.priority for job in jobs] == [2, 2, 1, 2]
         assert [job.unique_key for job in jobs] == [None, None, None, "k"]
 
-    async def test_none_is_nothing(self, app: App) -> None:
+    async def test_enqueue_many_of_no_jobs_returns_nothing(self, app: App) -> None:
         assert await app.enqueue_many([]) == []
 
-    async def test_what_is_too_much_for_a_message_goes_in_several_and_still_all_or_none(
+    async def test_jobs_larger_than_one_message_are_enqueued_all_or_none(
         self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("awa_py.enqueue.enqueuer.MAX_STATEMENT_BYTES", 100)
@@ -242,14 +242,14 @@ class TestMany:
             await app.enqueue_many([*jobs, NewJob(kind="work", parent_id=2**70)])
         assert await states(session) == {"available": 10}
 
-    async def test_the_same_key_twice_in_a_call_is_one_job(self, app: App) -> None:
+    async def test_same_unique_key_twice_in_a_call_is_one_job(self, app: App) -> None:
         first, other, second = await app.enqueue_many(
             [work(app, unique=Unique(key="k")), work(app), work(app, unique=Unique(key="k"))]
         )
         assert (first.is_new, other.is_new, second.is_new) == (True, True, False)
         assert second.id == first.id != other.id
 
-    async def test_the_same_keys_in_opposite_order_do_not_deadlock(self, app: App, session: Session) -> None:
+    async def test_same_keys_in_opposite_order_do_not_deadlock(self, app: App, session: Session) -> None:
         keys = [f"key {n}" for n in range(200)]
         for round_ in range(5):
             forth = [work(app, unique=Unique(key=f"{round_} {key}")) for key in keys]
@@ -259,30 +259,30 @@ class TestMany:
 
 
 class TestUnique:
-    async def test_held_gives_the_same_job_and_says_so(self, app: App) -> None:
+    async def test_enqueue_with_a_held_key_returns_the_holder(self, app: App) -> None:
         first = await app.enqueue("work", {"number": 1}, unique=True, tags=["first"])
         second = await app.enqueue("work", {"number": 1}, unique=True, tags=["second"])
         assert (first.is_new, second.is_new, second.id, second.tags) == (True, False, first.id, ["first"])
 
-    async def test_by_all_arguments_whatever_their_order(self, app: App) -> None:
+    async def test_unique_by_arguments_ignores_their_order(self, app: App) -> None:
         first = await app.enqueue("work", {"number": 1, "text": "a"}, unique=True)
         same = await app.enqueue("work", {"text": "a", "number": 1}, unique=True)
         other = await app.enqueue("work", {"number": 2, "text": "a"}, unique=True)
         assert same.id == first.id != other.id
 
-    async def test_by_chosen_arguments(self, app: App) -> None:
+    async def test_unique_by_chosen_arguments(self, app: App) -> None:
         first = await app.enqueue("work", {"number": 1, "text": "a"}, unique=Unique(by=["number"]))
         same = await app.enqueue("work", {"number": 1, "text": "b"}, unique=Unique(by=["number"]))
         other = await app.enqueue("work", {"number": 2, "text": "a"}, unique=Unique(by=["number"]))
         assert same.id == first.id != other.id
 
-    async def test_kinds_do_not_share_keys_unless_the_key_is_given(self, app: App) -> None:
+    async def test_kinds_share_only_explicit_unique_keys(self, app: App) -> None:
         assert (await app.enqueue("work", unique=True)).is_new
         assert (await app.enqueue("other", unique=True)).is_new
         assert (await app.enqueue("work", unique=Unique(key="k"))).is_new
         assert not (await app.enqueue("other", unique=Unique(key="k"))).is_new
 
-    async def test_free_again_once_completed(self, app: App, session: Session) -> None:
+    async def test_completed_job_frees_its_key(self, app: App, session: Session) -> None:
         first = await app.enqueue("work", unique=True)
         (row,) = await claim(session)
         assert not (await app.enqueue("work", unique=True)).is_new
@@ -291,44 +291,44 @@ class TestUnique:
         assert second.is_new
         assert second.id != first.id
 
-    async def test_free_again_once_cancelled(self, app: App) -> None:
+    async def test_cancelled_job_frees_its_key(self, app: App) -> None:
         first = await app.enqueue("work", unique=True)
         assert await app.cancel(first.id)
         assert (await app.enqueue("work", unique=True)).is_new
 
-    async def test_free_again_once_deleted(self, app: App) -> None:
+    async def test_deleted_job_frees_its_key(self, app: App) -> None:
         first = await app.enqueue("work", unique=True)
         assert await app.delete(first.id)
         assert (await app.enqueue("work", unique=True)).is_new
 
-    async def test_a_period_outlasts_completion(self, app: App, session: Session) -> None:
+    async def test_key_with_a_period_is_held_after_completion(self, app: App, session: Session) -> None:
         first = await app.enqueue("work", unique="1h")
         (row,) = await claim(session)
         await complete_jobs(session, OWNER, [row["id"]], [row["lease"]], [None], keep=True)
         again = await app.enqueue("work", unique="1h")
         assert (again.id, again.is_new, again.state) == (first.id, False, State.COMPLETED)
 
-    async def test_a_period_ends(self, app: App, session: Session) -> None:
+    async def test_key_is_free_after_its_period(self, app: App, session: Session) -> None:
         first = await app.enqueue("work", unique="1h")
         await session.connection.execute("UPDATE awa.unique_keys SET expires_at = now()")
         second = await app.enqueue("work", unique="1h")
         assert second.is_new
         assert second.id != first.id
 
-    async def test_only_in_chosen_states(self, app: App, session: Session) -> None:
+    async def test_key_is_held_only_in_the_chosen_states(self, app: App, session: Session) -> None:
         waiting = Unique(states=["available"])
         assert (await app.enqueue("work", unique=waiting)).is_new
         assert not (await app.enqueue("work", unique=waiting)).is_new
         await claim(session)
         assert (await app.enqueue("work", unique=waiting)).is_new
 
-    async def test_fifty_at_once_are_one_job(self, app: App, session: Session) -> None:
+    async def test_fifty_concurrent_enqueues_of_a_key_are_one_job(self, app: App, session: Session) -> None:
         jobs = await asyncio.gather(*(app.enqueue("work", unique=Unique(key="k")) for _ in range(50)))
         assert len({job.id for job in jobs}) == 1
         assert sum(job.is_new for job in jobs) == 1
         assert await states(session) == {"available": 1}
 
-    async def test_the_second_waits_for_the_first_ones_transaction(
+    async def test_second_enqueue_of_a_key_waits_for_the_first_transaction(
         self, app: App, session: Session, database: Database
     ) -> None:
         transaction = session.connection.transaction()
@@ -340,17 +340,17 @@ class TestUnique:
         await transaction.commit()
         assert (await second).id == first.id
 
-    async def test_the_sweep_never_takes_a_key_that_was_just_taken(self, app: App, database: Database) -> None:
+    async def test_cleanup_never_deletes_a_key_that_was_just_acquired(self, app: App, database: Database) -> None:
         filler = [NewJob(kind="work", unique=Unique(key=f"a{n:04}").resolve("work", {})) for n in range(900)]
         await app.enqueue_many(filler)
         stop = asyncio.Event()
 
-        async def sweep() -> None:
+        async def clean_up() -> None:
             async with another_session(database) as other:
                 while not stop.is_set():
                     await delete_free_unique_keys(other, after="", limit=1000)
 
-        sweeping = asyncio.create_task(sweep())
+        cleaning_up = asyncio.create_task(clean_up())
         try:
             for _ in range(150):
                 first = await app.enqueue("work", unique=Unique(key="z"))
@@ -359,12 +359,12 @@ class TestUnique:
                 await app.delete(first.id)
         finally:
             stop.set()
-            await sweeping
+            await cleaning_up
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("kind", "options", "says"),
+        ("kind", "options", "message"),
         [
             ("", {}, "a kind's name cannot be empty"),
             ("  ", {}, "a kind's name cannot be empty"),
@@ -397,12 +397,14 @@ class TestRefused:
             ("work", {"unique": Unique(states=[])}, "at least one state"),
         ],
     )
-    def test_what_cannot_be_is_refused_with_a_sentence(self, kind: str, options: dict[str, Any], says: str) -> None:
-        with pytest.raises(InvalidJob, match=says):
+    def test_invalid_option_is_refused_with_a_clear_error(
+        self, kind: str, options: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(InvalidJob, match=message):
             App().new(kind, **options)
 
     @pytest.mark.parametrize(
-        ("args", "says"),
+        ("args", "message"),
         [
             ({"nubmer": 1}, 'work: unexpected argument "nubmer" \\(did you mean "number"\\?\\)'),
             ({"number": "many"}, 'work: argument "number"'),
@@ -412,20 +414,20 @@ class TestRefused:
             ({"text": "x" * (1024 * 1024)}, "work: 1048587 bytes of arguments, the limit is 1048576 bytes"),
         ],
     )
-    def test_arguments_that_do_not_fit_are_named(self, args: dict[str, Any], says: str) -> None:
+    def test_error_of_an_invalid_argument_names_it(self, args: dict[str, Any], message: str) -> None:
         app = App()
 
         @app.job
         async def work(number: int = 0, text: str = "") -> None: ...
 
-        with pytest.raises(InvalidJob, match=says):
+        with pytest.raises(InvalidJob, match=message):
             app.new("work", args)
 
-    def test_nan_of_an_unknown_kind_is_refused(self) -> None:
+    def test_nan_is_refused_for_an_unknown_kind(self) -> None:
         with pytest.raises(InvalidJob, match='argument "x": NaN is not JSON'):
             App().new("elsewhere", {"x": math.nan})
 
-    def test_a_missing_argument_is_named(self) -> None:
+    def test_error_of_a_missing_argument_names_it(self) -> None:
         app = App()
 
         @app.job
@@ -434,16 +436,16 @@ class TestRefused:
         with pytest.raises(InvalidArguments, match='send: missing argument "to"'):
             send.new()  # type: ignore[call-arg]
 
-    def test_an_unknown_option_is_named(self) -> None:
+    def test_error_of_an_unknown_option_names_it(self) -> None:
         with pytest.raises(ConfigError, match="work: there is no option 'prioritty'"):
             App().new("work", prioritty=1)  # type: ignore[call-arg]
 
-    async def test_a_mebibyte_of_arguments_is_just_right(self, app: App) -> None:
+    async def test_one_mebibyte_of_arguments_is_accepted(self, app: App) -> None:
         text = "x" * (1024 * 1024 - len('{"text":""}'))
         job = await app.enqueue("work", {"text": text})
         assert (await app.get(job.id)).args == {"text": text}
 
-    async def test_odd_names_are_only_names(self, app: App, session: Session) -> None:  # D6
+    async def test_sql_in_names_is_never_executed(self, app: App, session: Session) -> None:  # D6
         for odd in ["a'; DROP TABLE x--", "ünï ✓", '"quoted"', "back\\slash", "%s $1 {0}"]:
             job = await app.enqueue(odd, {}, queue=odd, tags=[odd], unique=Unique(key=odd))
             (row,) = await claim(session, queue=odd, kinds=[odd])
@@ -488,14 +490,14 @@ WRONG_ROWS: dict[str, list[tuple[dict[str, Any], str]]] = {
 }
 
 
-class TestTheDatabaseKeepsItsOwnRules:
+class TestConstraints:
     @pytest.mark.parametrize("table", WRONG_ROWS)
-    async def test_a_wrong_row_is_refused(self, session: Session, table: str) -> None:
+    async def test_tables_refuse_an_invalid_row(self, session: Session, table: str) -> None:
         for columns, rule in WRONG_ROWS[table]:
             with pytest.raises(asyncpg.IntegrityConstraintViolationError, match=rule):
                 await insert(session, table, **columns)
 
-    async def test_a_queue_is_checked_too(self, session: Session) -> None:
+    async def test_tables_refuse_an_invalid_queue(self, session: Session) -> None:
         for columns, rule in [
             ("(name) VALUES ('a,b')", "queue_is_a_name"),
             ("(name, backoff_base) VALUES ('q', '0')", "backoff_base_is_positive"),
@@ -505,7 +507,7 @@ class TestTheDatabaseKeepsItsOwnRules:
             with pytest.raises(asyncpg.CheckViolationError, match=rule):
                 await session.connection.execute(f"INSERT INTO awa.queues {columns}")
 
-    async def test_sql_cannot_enqueue_what_breaks_a_rule(self, session: Session) -> None:
+    async def test_sql_enqueue_refuses_an_invalid_job(self, session: Session) -> None:
         for call, rule in [
             ("'work', priority => 9", "priority_is_1_to_4"),
             ("'', '{}'", "kind_is_a_name"),
@@ -518,29 +520,29 @@ class TestTheDatabaseKeepsItsOwnRules:
             await session.connection.execute("SELECT awa.enqueue(NULL)")
 
 
-async def test_get_shows_any_job_by_its_id(app: App, session: Session) -> None:
+async def test_get_returns_a_job_in_any_state(app: App, session: Session) -> None:
     ids = await put(session, NewJob(kind="a"), NewJob(kind="b", delay=timedelta(hours=1)))
     found = await get_jobs(session, [*ids, 10**9])
     assert {job_id: job.state for job_id, job in found.items()} == {ids[0]: State.AVAILABLE, ids[1]: State.SCHEDULED}
     assert all(isinstance(job, Job) for job in found.values())
 
 
-async def test_the_number_of_wake_ups_is_one_a_queue(app: App, session: Session, database: Database) -> None:
-    heard = await listen(session, "a", "b")
-    await app.enqueue_many([work(app, queue=queue) for queue in ("a", "b", "nobody-waits-here") for _ in range(50)])
+async def test_enqueue_many_sends_one_wake_up_per_queue(app: App, session: Session, database: Database) -> None:
+    notifications = await listen(session, "a", "b")
+    await app.enqueue_many([work(app, queue=queue) for queue in ("a", "b", "unsubscribed") for _ in range(50)])
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
     await asyncio.sleep(0)
     assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 150
-    assert sorted(heard) == ["end:", "ready:a", "ready:b"]
+    assert sorted(notifications) == ["end:", "ready:a", "ready:b"]
 
 
-async def test_one_job_wakes_its_queue_with_its_commit_where_somebody_waits(app: App, session: Session) -> None:
-    heard = await listen(session, "a")
+async def test_commit_of_a_job_wakes_only_subscribed_workers(app: App, session: Session) -> None:
+    notifications = await listen(session, "a")
     async with app.pool.acquire() as own, own.transaction():
         await app.enqueue("work", queue="a", connection=own)
-        await app.enqueue("work", queue="nobody-waits-here", connection=own)
+        await app.enqueue("work", queue="unsubscribed", connection=own)
         await session.connection.execute("SELECT pg_notify('awa', 'before:')")
-        assert heard == ["before:"]
+        assert notifications == ["before:"]
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
     await asyncio.sleep(0)
-    assert heard == ["before:", "ready:a", "end:"]
+    assert notifications == ["before:", "ready:a", "end:"]

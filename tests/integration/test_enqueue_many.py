@@ -1,4 +1,4 @@
-"""Many jobs in a call: in one transaction, in their order, whatever they are and whoever's connection it is."""
+"""enqueue_many: one transaction, in order, for all kinds of jobs and connections."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def interleaved(*lists: list[NewJob]) -> list[NewJob]:
     return [job for together in zip(*lists, strict=True) for job in together]
 
 
-async def test_ids_and_positions_follow_the_order_of_the_call(app: App, session: Session) -> None:
+async def test_ids_and_positions_follow_the_order_of_the_jobs(app: App, session: Session) -> None:
     wanted = interleaved(many(app, priority=3), many(app, delay="1h"), many(app, queue="mail"))
     jobs = await app.enqueue_many(wanted)
     ids = [job.id for job in jobs]
@@ -54,7 +54,7 @@ async def test_ids_and_positions_follow_the_order_of_the_call(app: App, session:
     assert await states(session) == {"available": 2 * COPY_MIN_JOBS, "scheduled": COPY_MIN_JOBS}
 
 
-async def test_calls_at_the_same_time_do_not_share_an_id(app: App, session: Session) -> None:
+async def test_concurrent_calls_get_different_ids(app: App, session: Session) -> None:
     calls = await asyncio.gather(*(app.enqueue_many(many(app, 5_000)) for _ in range(4)))
     for jobs in calls:
         stored = await session.connection.fetch(
@@ -66,7 +66,7 @@ async def test_calls_at_the_same_time_do_not_share_an_id(app: App, session: Sess
     assert await states(session) == {"available": 4 * 5_000}
 
 
-async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session) -> None:
+async def test_columns_that_copy_omits_have_the_tables_defaults(session: Session) -> None:
     filled_in = (
         "SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef JOIN pg_attribute ON (attrelid, attnum) = (adrelid, adnum)"
     )
@@ -84,7 +84,7 @@ async def test_what_copy_leaves_out_is_what_the_tables_fill_in(session: Session)
     } == COLUMN_DEFAULTS
 
 
-async def test_the_answers_are_what_was_stored(app: App) -> None:
+async def test_returned_jobs_equal_the_stored_jobs(app: App) -> None:
     full: dict[str, Any] = {
         "queue": "mail",
         "priority": 1,
@@ -122,14 +122,14 @@ async def test_the_answers_are_what_was_stored(app: App) -> None:
     assert {job.created_at for job in jobs} == {jobs[0].created_at}
 
 
-async def test_what_is_done_to_one_answer_is_not_seen_in_another(app: App) -> None:
+async def test_returned_jobs_share_no_mutable_values(app: App) -> None:
     jobs = await app.enqueue_many(many(app, metadata={"a": [1]}, tags=["t"]))
     jobs[0].metadata["a"].append(2)
     jobs[0].tags.append("u")
     assert (jobs[1].metadata, jobs[1].tags) == ({"a": [1]}, ["t"])
 
 
-async def test_a_rollback_leaves_nothing(app: App, session: Session) -> None:
+async def test_rollback_leaves_no_jobs(app: App, session: Session) -> None:
     transaction = session.connection.transaction()
     await transaction.start()
     await app.enqueue_many([*many(app), *many(app, delay="1h")], connection=session.connection)
@@ -138,7 +138,7 @@ async def test_a_rollback_leaves_nothing(app: App, session: Session) -> None:
     assert await states(session) == {}
 
 
-async def test_they_are_visible_with_the_callers_commit(app: App, session: Session, database: Database) -> None:
+async def test_jobs_are_visible_after_the_callers_commit(app: App, session: Session, database: Database) -> None:
     async with another_session(database) as other:
         async with session.connection.transaction():
             await app.enqueue_many(many(app), connection=session.connection)
@@ -146,8 +146,8 @@ async def test_they_are_visible_with_the_callers_commit(app: App, session: Sessi
         assert await states(other) == {"available": COPY_MIN_JOBS}
 
 
-async def test_a_connection_outside_of_a_transaction_gets_one(app: App, session: Session) -> None:
-    bad = NewJob(kind="work", delay=timedelta(hours=1), parent_id=2**70)  # the last table that is written
+async def test_connection_without_a_transaction_gets_one(app: App, session: Session) -> None:
+    bad = NewJob(kind="work", delay=timedelta(hours=1), parent_id=2**70)  # in the table that is written last
     with pytest.raises(InvalidJob):
         await app.enqueue_many([*many(app), bad], connection=session.connection)
     assert await states(session) == {}
@@ -155,7 +155,7 @@ async def test_a_connection_outside_of_a_transaction_gets_one(app: App, session:
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         (
             NewJob(kind="spoilt", parent_id=2**70),
@@ -167,16 +167,18 @@ async def test_a_connection_outside_of_a_transaction_gets_one(app: App, session:
         (NewJob(kind="spoilt", args_json='{"a": "\ud800"}'), "PostgreSQL refused the job: .*surrogates not allowed"),
     ],
 )
-async def test_the_one_that_is_refused_is_named_and_all_are(app: App, session: Session, bad: NewJob, says: str) -> None:
-    by_hand = NewJob(kind="work", args_json='{\n"number":\n1\n}')  # lines in the lines
+async def test_error_names_the_refused_job_and_no_job_is_enqueued(
+    app: App, session: Session, bad: NewJob, message: str
+) -> None:
+    by_hand = NewJob(kind="work", args_json='{\n"number":\n1\n}')  # line breaks inside a line of COPY
     jobs = [*many(app, 100), by_hand, bad, *many(app, 98, delay="1h"), *many(app, 1000)]
-    with pytest.raises(InvalidJob, match=f"(?s){says}"):
+    with pytest.raises(InvalidJob, match=f"(?s){message}"):
         await app.enqueue_many(jobs)
     assert await states(session) == {}
     assert len(await app.enqueue_many([job for job in jobs if job is not bad])) == 1199
 
 
-async def test_a_refusal_ends_the_callers_transaction_like_any_error(app: App, session: Session) -> None:
+async def test_refused_job_aborts_the_callers_transaction(app: App, session: Session) -> None:
     jobs = [*many(app), NewJob(kind="work", parent_id=2**70)]
     transaction = session.connection.transaction()
     await transaction.start()
@@ -188,7 +190,7 @@ async def test_a_refusal_ends_the_callers_transaction_like_any_error(app: App, s
     assert await states(session) == {}
 
 
-async def test_a_connection_with_codecs_of_its_own_is_fine(app: App, session: Session) -> None:
+async def test_copy_works_with_custom_codecs(app: App, session: Session) -> None:
     for name in ("json", "jsonb"):
         await session.connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
     await session.connection.execute(
@@ -200,7 +202,7 @@ async def test_a_connection_with_codecs_of_its_own_is_fine(app: App, session: Se
     assert jobs[-1].args == {"number": COPY_MIN_JOBS - 1}
 
 
-async def test_with_a_unique_one_among_them_the_order_is_kept_too(app: App, session: Session) -> None:
+async def test_order_is_kept_with_a_unique_job_among_the_jobs(app: App, session: Session) -> None:
     held = await app.enqueue("work", {"number": 7}, unique=Unique(key="held"))
     unique = [app.new("work", unique=Unique(key=str(n))) for n in range(COPY_MIN_JOBS)]
     wanted = [*interleaved(many(app), unique, many(app, delay="1h")), app.new("work", unique=Unique(key="held"))]
@@ -211,17 +213,17 @@ async def test_with_a_unique_one_among_them_the_order_is_kept_too(app: App, sess
     assert await states(session) == {"available": 2 * COPY_MIN_JOBS + 1, "scheduled": COPY_MIN_JOBS}
 
 
-async def test_one_wake_up_a_queue_and_one_for_what_is_due_soon(app: App, session: Session) -> None:
-    heard = await listen(session, "a", "b", "c", "d")
+async def test_call_sends_one_wake_up_per_queue_and_one_to_the_leader(app: App, session: Session) -> None:
+    notifications = await listen(session, "a", "b", "c", "d")
     await app.enqueue_many([*many(app, queue="a"), *many(app, queue="b"), *many(app, queue="c", delay="5s")])
-    await app.enqueue_many(many(app, queue="nobody waits here"))
+    await app.enqueue_many(many(app, queue="unsubscribed"))
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
     assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 3 * COPY_MIN_JOBS
     await asyncio.sleep(0)
-    assert sorted(heard) == ["due:", "end:", "ready:a", "ready:b"]
+    assert sorted(notifications) == ["due:", "end:", "ready:a", "ready:b"]
 
 
-async def test_in_a_schema_of_another_name(fresh_database_url: str) -> None:
+async def test_copy_works_in_a_schema_of_another_name(fresh_database_url: str) -> None:
     database = Database(fresh_database_url, Schema("My Jobs"))
     await migrations.migrate(database)
     async with App(fresh_database_url, schema="My Jobs") as app:
@@ -230,7 +232,7 @@ async def test_in_a_schema_of_another_name(fresh_database_url: str) -> None:
         assert await app.get(jobs[-1].id) == jobs[-1]
 
 
-async def test_a_cancelled_call_leaves_nothing(app: App, session: Session) -> None:
+async def test_cancelled_call_leaves_no_jobs(app: App, session: Session) -> None:
     async with session.connection.transaction():
         await session.connection.execute("LOCK TABLE awa.ready IN ACCESS EXCLUSIVE MODE")
         call = asyncio.create_task(app.enqueue_many(many(app)))

@@ -1,4 +1,4 @@
-"""running → everywhere else, guarded by the lease."""
+"""Ending attempts: running → another state, guarded by lease and worker."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -51,9 +51,9 @@ FINISHES: dict[str, Finish] = {
     "fail": lambda session, job_id, lease: fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [None]),
     "snooze": lambda session, job_id, lease: snooze_jobs(session, OWNER, [job_id], [lease], [seconds(60)]),
     "throttle": lambda session, job_id, lease: throttle_jobs(session, OWNER, [job_id], [lease], ["429"]),
-    "bury": lambda session, job_id, lease: discard_jobs(session, OWNER, [job_id], [lease], [State.FAILED], ["why"]),
+    "discard": lambda session, job_id, lease: discard_jobs(session, OWNER, [job_id], [lease], [State.FAILED], ["why"]),
     "release": lambda session, job_id, lease: release_jobs(session, OWNER, [job_id], [lease]),
-    "beat": lambda session, job_id, lease: renew_leases(session, OWNER, [job_id], [lease]),
+    "heartbeat": lambda session, job_id, lease: renew_leases(session, OWNER, [job_id], [lease]),
     "progress": lambda session, job_id, lease: update_progress(session, OWNER, [job_id], [lease], ['{"fraction": 1}']),
 }
 
@@ -62,22 +62,22 @@ async def fail(session: Session, job_id: int, lease: int = 1, delay: timedelta |
     return (await fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [delay]))[job_id]
 
 
-class TestTheGuard:
+class TestGuards:
     @pytest.mark.parametrize("finish", FINISHES)
-    async def test_a_wrong_lease_changes_nothing(self, session: Session, finish: str) -> None:  # A19
+    async def test_wrong_lease_changes_nothing(self, session: Session, finish: str) -> None:  # A19
         (job_id,) = await insert_running(session, lease=5, attempt=2)
         before = await look(session, job_id)
         for lease in (4, 6, 1):
             await FINISHES[finish](session, job_id, lease)
         assert await look(session, job_id) == before
 
-    async def test_an_attempt_with_an_expired_lease_may_complete_its_job(self, session: Session) -> None:  # P10
+    async def test_attempt_with_an_expired_lease_can_complete(self, session: Session) -> None:  # P10
         (job_id,) = await insert_running(session, silent_s=100)
         await complete_jobs(session, OWNER, [job_id], [1], ['"r"'], keep=True)
         assert (await look(session, job_id)).state is State.COMPLETED
 
     @pytest.mark.parametrize("finish", FINISHES)
-    async def test_after_a_rescue_and_a_new_claim_the_old_owners_word_changes_nothing(  # F12
+    async def test_old_worker_changes_nothing_after_a_rescue_and_a_new_claim(  # F12
         self, session: Session, finish: str
     ) -> None:
         (job_id,) = await insert_running(session, silent_s=100)
@@ -91,23 +91,23 @@ class TestTheGuard:
         assert await look(session, job_id) == before
 
     @pytest.mark.parametrize("finish", FINISHES)
-    async def test_the_same_lease_in_another_workers_hands_changes_nothing(self, session: Session, finish: str) -> None:
+    async def test_same_lease_of_another_worker_changes_nothing(self, session: Session, finish: str) -> None:
         (job_id,) = await insert_running(session, worker_id=new_owner())
         before = await look(session, job_id)
         await FINISHES[finish](session, job_id, 1)
         assert await look(session, job_id) == before
 
-    async def test_answers_name_what_was_ours(self, session: Session) -> None:
+    async def test_result_has_the_ids_that_the_worker_held(self, session: Session) -> None:
         ours, lost = await insert_running(session, 2)
         pair = ([ours, lost], [1, 9])
         assert await renew_leases(session, OWNER, *pair) == {ours: False}
         assert await complete_jobs(session, OWNER, *pair, [None, None], keep=True) == {ours}
 
-    async def test_all_ours_is_answered_shortly(self, session: Session) -> None:
+    async def test_result_is_none_if_the_worker_held_all_jobs(self, session: Session) -> None:
         jobs = await insert_running(session, 3)
         assert await complete_jobs(session, OWNER, jobs, [1, 1, 1], [None] * 3, keep=True) is None
 
-    async def test_one_lost_job_of_a_batch_does_not_harm_the_others(self, session: Session) -> None:
+    async def test_one_lost_job_of_a_batch_does_not_affect_the_others(self, session: Session) -> None:
         ours, lost = await insert_running(session, 2)
         assert set(await fail_attempts(session, OWNER, [ours, lost], [1, 2], ["a", "b"], [None, None])) == {ours}
         assert (await look(session, ours)).state is State.RETRYABLE
@@ -115,7 +115,7 @@ class TestTheGuard:
 
 
 class TestComplete:
-    async def test_the_result_is_stored(self, session: Session) -> None:
+    async def test_result_is_stored(self, session: Session) -> None:
         (job_id,) = await insert_running(session, args='{"a": 1}', tags=["t"])
         await complete_jobs(session, OWNER, [job_id], [1], ['{"ok": [1, "two"]}'], keep=True)
         job = await look(session, job_id)
@@ -123,12 +123,12 @@ class TestComplete:
         assert job.finalized_at is not None
         assert (job.attempt, job.worker_id) == (1, OWNER)
 
-    async def test_no_result_is_none(self, session: Session) -> None:
+    async def test_missing_result_is_none(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert (await look(session, job_id)).result is None
 
-    async def test_one_that_finished_first_stays_completed(self, session: Session) -> None:  # F7
+    async def test_job_that_completes_despite_a_cancel_request_is_completed(self, session: Session) -> None:  # F7
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
         await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
@@ -138,7 +138,7 @@ class TestComplete:
         ("keep", "retention", "kept"),
         [(True, None, True), (False, None, False), (True, 0, False), (False, 0, False), (False, 60, True)],
     )
-    async def test_retention_0_deletes_on_completion_and_the_queue_rules(
+    async def test_completed_job_is_kept_unless_its_retention_is_0(
         self, session: Session, keep: bool, retention: int | None, kept: bool
     ) -> None:
         if retention is not None:
@@ -149,7 +149,7 @@ class TestComplete:
         assert await complete_jobs(session, OWNER, [job_id], [1], [None], keep=keep) is None
         assert await states(session) == ({"completed": 1} if kept else {})
 
-    async def test_a_day_without_partition_still_completes(self, session: Session) -> None:
+    async def test_job_completes_on_a_day_without_partition(self, session: Session) -> None:
         await session.connection.execute("SELECT awa.drop_day_partitions('completed', 'infinity')")
         (job_id,) = await insert_running(session)
         await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
@@ -157,7 +157,7 @@ class TestComplete:
 
 
 class TestFail:
-    async def test_the_attempt_is_repeated_and_its_error_kept(self, session: Session) -> None:
+    async def test_failed_attempt_is_retried_and_its_error_kept(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=3)
         answer = await fail(session, job_id)
         job = await look(session, job_id)
@@ -167,39 +167,39 @@ class TestFail:
         assert (error["attempt"], error["error"]) == (3, "boom")
         assert error["at"]
 
-    async def test_the_backoff_curve_doubles_up_to_its_limit(self, session: Session) -> None:  # F11
+    async def test_backoff_doubles_up_to_its_maximum(self, session: Session) -> None:  # F11
         await insert_queue(session, backoff_base=seconds(2), backoff_max=seconds(100))
         expected = {1: 2, 2: 4, 3: 8, 6: 64, 7: 100, 20: 100}
         for attempt, retry_s in expected.items():
             (job_id,) = await insert_running(session, attempt=attempt)
             assert (await fail(session, job_id)).retry_s == retry_s
 
-    async def test_the_default_curve_begins_at_a_second_and_ends_at_an_hour(self, session: Session) -> None:
+    async def test_default_backoff_is_a_second_to_an_hour(self, session: Session) -> None:
         for attempt, retry_s in {1: 1, 2: 2, 12: 2048, 13: 3600, 24: 3600}.items():
             (job_id,) = await insert_running(session, attempt=attempt)
             assert (await fail(session, job_id)).retry_s == retry_s
 
-    async def test_the_exponent_is_at_most_30(self, session: Session) -> None:  # F11
+    async def test_backoff_exponent_is_at_most_30(self, session: Session) -> None:  # F11
         await insert_queue(session, backoff_base=timedelta(microseconds=1), backoff_max=timedelta(days=400))
         for attempt in (31, 32, 32_766):
             (job_id,) = await insert_running(session, attempt=attempt, max_attempts=32_767)
             assert (await fail(session, job_id)).retry_s == pytest.approx(2**30 / 1e6)
 
-    async def test_the_longest_backoff_an_operator_can_set_still_fails(self, session: Session) -> None:
+    async def test_longest_possible_backoff_does_not_overflow(self, session: Session) -> None:
         await insert_queue(session, backoff_base=timedelta(days=3650), backoff_max=timedelta(days=36500))
         (job_id,) = await insert_running(session, attempt=32_000, max_attempts=32_767)
         assert (await fail(session, job_id)).retry_s == timedelta(days=36500).total_seconds()
 
-    async def test_with_backoff_off_it_is_at_once(self, session: Session) -> None:  # F11
+    async def test_job_is_due_at_once_without_backoff(self, session: Session) -> None:  # F11
         await insert_queue(session, backoff_enabled=False)
         (job_id,) = await insert_running(session, attempt=5)
         assert (await fail(session, job_id)).retry_s == 0
 
-    async def test_a_delay_of_the_handlers_own_wins(self, session: Session) -> None:
+    async def test_handlers_delay_overrides_the_backoff(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=5)
         assert (await fail(session, job_id, delay=seconds(7.5))).retry_s == 7.5
 
-    async def test_attempts_used_up_is_failed(self, session: Session) -> None:
+    async def test_job_without_attempts_left_fails(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=3, max_attempts=3, run_at=ago(60))
         assert (await fail(session, job_id)).retry_s is None
         job = await look(session, job_id)
@@ -207,7 +207,7 @@ class TestFail:
         assert job.finalized_at is not None
         assert job.worker_id == OWNER
 
-    async def test_a_deadline_before_the_next_run_is_failed(self, session: Session) -> None:  # D3
+    async def test_job_with_a_deadline_before_the_retry_fails(self, session: Session) -> None:  # D3
         (too_late,) = await insert_running(session, attempt=5, expires_at=FromNow(10))
         (in_time,) = await insert_running(session, attempt=5, expires_at=FromNow(30))
         await fail(session, too_late)
@@ -215,7 +215,7 @@ class TestFail:
         assert (await look(session, too_late)).state is State.FAILED
         assert (await look(session, in_time)).state is State.RETRYABLE
 
-    async def test_the_last_32_errors_are_kept(self, session: Session) -> None:  # A18
+    async def test_last_32_errors_are_kept(self, session: Session) -> None:  # A18
         job_id = await put_one(session, max_attempts=100)
         for _ in range(40):
             (row,) = await claim(session)
@@ -224,7 +224,7 @@ class TestFail:
         job = await look(session, job_id)
         assert [error["attempt"] for error in job.errors] == list(range(9, 41))
 
-    async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
+    async def test_job_with_a_cancel_request_is_cancelled(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
         assert (await fail(session, job_id)).retry_s is None
@@ -233,7 +233,7 @@ class TestFail:
 
 
 class TestSnooze:
-    async def test_the_attempt_is_given_back(self, session: Session) -> None:
+    async def test_snoozed_attempt_does_not_count(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=3, lease=4)
         assert await snooze_jobs(session, OWNER, [job_id], [4], [seconds(60)]) == {job_id}
         job = await look(session, job_id)
@@ -241,16 +241,16 @@ class TestSnooze:
         left = await session.connection.fetchval("SELECT run_at - now() FROM awa.scheduled")
         assert seconds(55) < left <= seconds(60)
 
-    async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
+    async def test_job_with_a_cancel_request_is_cancelled(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
         assert await snooze_jobs(session, OWNER, [job_id], [1], [seconds(60)]) == {job_id}
         assert (await look(session, job_id)).state is State.CANCELLED
 
 
-class TestBury:
+class TestDiscard:
     @pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED])
-    async def test_it_ends_whatever_attempts_are_left(self, session: Session, state: State) -> None:
+    async def test_discarded_job_ends_with_attempts_left(self, session: Session, state: State) -> None:
         (job_id,) = await insert_running(session)
         assert await discard_jobs(session, OWNER, [job_id], [1], [state], ["not wanted"]) == {job_id}
         job = await look(session, job_id)
@@ -259,19 +259,19 @@ class TestBury:
 
 
 class TestRelease:
-    async def test_the_attempt_is_given_back_and_the_job_claimable_at_once(self, session: Session) -> None:  # F19
+    async def test_released_attempt_does_not_count_and_job_is_available(self, session: Session) -> None:  # F19
         (job_id,) = await insert_running(session, attempt=1)
         assert await release_jobs(session, OWNER, [job_id], [1]) == {job_id}
         assert (await look(session, job_id)).attempt == 0
         (row,) = await claim(session)
         assert (row["id"], row["attempt"], row["lease"]) == (job_id, 1, 2)
 
-    async def test_the_last_attempt_can_be_given_back_too(self, session: Session) -> None:
+    async def test_last_attempt_can_be_released(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=25, max_attempts=25)
         await release_jobs(session, OWNER, [job_id], [1])
         assert (await look(session, job_id)).state is State.AVAILABLE
 
-    async def test_where_somebody_asked_to_cancel_it_it_is_cancelled(self, session: Session) -> None:
+    async def test_job_with_a_cancel_request_is_cancelled(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await cancel_jobs(session, [job_id])
         await release_jobs(session, OWNER, [job_id], [1])
@@ -279,7 +279,7 @@ class TestRelease:
 
 
 class TestCancel:
-    async def test_what_waits_is_cancelled_at_once(self, session: Session) -> None:
+    async def test_waiting_job_is_cancelled_at_once(self, session: Session) -> None:
         available = await put_one(session)
         scheduled = await put_one(session, delay=seconds(60))
         assert await cancel_jobs(session, [available, scheduled]) == {available: "cancelled", scheduled: "cancelled"}
@@ -287,7 +287,7 @@ class TestCancel:
         assert (job.state, job.errors[-1]["error"]) == (State.CANCELLED, "cancelled by user")
         assert job.finalized_at is not None
 
-    async def test_a_running_job_is_asked_for_and_the_heartbeat_tells(self, session: Session) -> None:
+    async def test_heartbeat_reports_the_cancel_request_of_a_running_job(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         assert await cancel_jobs(session, [job_id]) == {job_id: "requested"}
         assert await renew_leases(session, OWNER, [job_id], [1]) == {job_id: True}
@@ -295,14 +295,14 @@ class TestCancel:
         assert await list_cancel_requests(session, OWNER, [job_id], [2]) == []
         assert await list_cancel_requests(session, new_owner(), [job_id], [1]) == []
 
-    async def test_what_has_ended_stays_as_it_ended(self, session: Session) -> None:
+    async def test_cancel_does_not_change_finished_jobs(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await complete_jobs(session, OWNER, [job_id], [1], [None], keep=True)
         assert await cancel_jobs(session, [job_id]) == {}
         assert (await look(session, job_id)).state is State.COMPLETED
 
     @pytest.mark.parametrize("rescue", ["stale", "overdue"])
-    async def test_a_rescued_job_that_was_to_be_cancelled_is(self, session: Session, rescue: str) -> None:
+    async def test_rescued_job_with_a_cancel_request_is_cancelled(self, session: Session, rescue: str) -> None:
         (job_id,) = await insert_running(session, silent_s=100, deadline_at=ago(1))
         await cancel_jobs(session, [job_id])
         if rescue == "stale":
@@ -314,7 +314,7 @@ class TestCancel:
 
 
 class TestRetryAndDelete:
-    async def test_an_ended_job_starts_with_fresh_counters(self, session: Session) -> None:
+    async def test_retried_job_has_all_its_attempts_again(self, session: Session) -> None:
         (failed,) = await insert_running(session, attempt=25, rescues=3, expires_at=ago(5))
         await fail(session, failed)
         assert await retry_jobs(session, [failed]) == {failed}
@@ -323,26 +323,26 @@ class TestRetryAndDelete:
         assert [error["error"] for error in job.errors] == ["boom"]
         assert len(await claim(session)) == 1
 
-    async def test_a_completed_job_can_run_again(self, session: Session) -> None:
+    async def test_completed_job_can_be_retried(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         await complete_jobs(session, OWNER, [job_id], [1], ["1"], keep=True)
         assert await retry_jobs(session, [job_id]) == {job_id}
         assert await states(session) == {"available": 1}
 
-    async def test_a_retryable_job_comes_now_and_keeps_its_attempts(self, session: Session) -> None:
+    async def test_retry_of_a_retryable_job_keeps_its_attempts(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=7)
         await fail(session, job_id)
         assert await retry_jobs(session, [job_id]) == {job_id}
         job = await look(session, job_id)
         assert (job.state, job.attempt) == (State.AVAILABLE, 7)
 
-    async def test_a_running_job_is_neither_retried_nor_deleted(self, session: Session) -> None:
+    async def test_running_job_is_neither_retried_nor_deleted(self, session: Session) -> None:
         (job_id,) = await insert_running(session)
         assert await retry_jobs(session, [job_id]) == set()
         assert await delete_jobs(session, [job_id]) == set()
         assert await states(session) == {"running": 1}
 
-    async def test_every_other_job_can_be_deleted(self, session: Session) -> None:
+    async def test_job_that_does_not_run_can_be_deleted(self, session: Session) -> None:
         available, scheduled = await put_one(session), await put_one(session, delay=seconds(9))
         (completed, failed) = await insert_running(session, 2)
         await complete_jobs(session, OWNER, [completed], [1], [None], keep=True)
@@ -355,7 +355,7 @@ class TestRetryAndDelete:
 ODD = "a'; DROP TABLE awa.ready--"
 
 
-async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Session) -> None:  # D6
+async def test_sql_in_names_of_workers_queues_and_kinds_is_never_executed(session: Session) -> None:  # D6
     worker = WorkerInfo(id=new_owner(), hostname=ODD, pid=1, version=ODD, queues=(ODD,), kinds=(ODD,), concurrency=1)
     await heartbeat_worker(session, worker)
     await set_queue(session, ODD, {"staleness": seconds(5)})
@@ -371,7 +371,7 @@ async def test_a_worker_a_queue_and_a_kind_of_any_name_are_harmless(session: Ses
     assert (shown.hostname, shown.queues, shown.alive) == (ODD, [ODD], True)
 
 
-async def test_progress_is_written_and_goes_with_the_job(session: Session) -> None:
+async def test_progress_stays_with_the_job(session: Session) -> None:
     (job_id,) = await insert_running(session)
     await update_progress(session, OWNER, [job_id], [1], ['{"fraction": 0.5, "message": "halfway"}'])
     assert (await look(session, job_id)).progress == {"fraction": 0.5, "message": "halfway"}

@@ -1,7 +1,7 @@
-"""The cost of every hot statement, by the pages that it touches, where the tables are large.
+"""The cost of every hot statement on large tables, in pages.
 
-A million jobs are ready, a million scheduled, a million running, a million completed; there are 10,000 queues, 1,000
-schedules and 500 workers that wait to be woken.
+There are a million available jobs, a million scheduled, a million running and a million completed; 10,000 queues, 1,000
+schedules, and 500 workers that are subscribed to wake-ups.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ async def big(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
 
 @pytest.fixture
 async def default(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
-    """A producer's session: its plans are PostgreSQL's own choice."""
+    """A producer's session, without settings for stable plans."""
     async with another_session(Database(big_url, Schema())) as session:
         yield session
 
 
 async def pages(session: Session, act: Act, *, whole: Set[str] = frozenset()) -> int:
-    """The pages that it touches; the second time, when plans are made and functions are compiled."""
+    """Return the pages that it reads when it runs for the second time, with plans made and functions compiled."""
     for _ in range(2):
         async with count_pages(session) as pages_read:
             await act(session)
@@ -79,19 +79,19 @@ def new(number: int) -> list[NewJob]:
     return [NewJob(kind="work", queue="q1") for _ in range(number)]
 
 
-# A job that moves: the way down an index of a million entries is three pages, and so is that to its queue's row. It is
-# found by one index, and goes into two or three more; its row is locked, deleted, and written elsewhere.
-A_JOB = 20
-A_STATEMENT = 50
+# A job that changes its state: an index lookup among a million entries is three pages, and so is that of its queue's
+# row. It is found by one index and inserted into two or three more; its row is locked, deleted, and written elsewhere.
+PER_JOB = 20
+PER_STATEMENT = 50
 
 
-@pytest.mark.parametrize("queue", ["q1", "q7777"])  # a hundred thousand wait there, and a hundred
-async def test_a_claim(big: Session, queue: str) -> None:
-    assert await pages(big, lambda s: claim(s, queue=queue, limit=50)) <= A_STATEMENT + 50 * A_JOB
+@pytest.mark.parametrize("queue", ["q1", "q7777"])  # with a hundred thousand and with a hundred jobs
+async def test_cost_of_a_claim(big: Session, queue: str) -> None:
+    assert await pages(big, lambda s: claim(s, queue=queue, limit=50)) <= PER_STATEMENT + 50 * PER_JOB
 
 
-async def test_a_claim_where_nothing_waits(big: Session) -> None:
-    assert await pages(big, lambda s: claim(s, queue="empty", limit=JOBS)) <= A_STATEMENT
+async def test_cost_of_a_claim_from_an_empty_queue(big: Session) -> None:
+    assert await pages(big, lambda s: claim(s, queue="empty", limit=JOBS)) <= PER_STATEMENT
 
 
 @pytest.mark.parametrize(
@@ -103,33 +103,34 @@ async def test_a_claim_where_nothing_waits(big: Session) -> None:
         ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, OWNER, ids, leases, [HOUR] * JOBS)),
         ("throttle", lambda s, ids, leases: finish.throttle_jobs(s, OWNER, ids, leases, ["429"] * JOBS)),
         (
-            "bury",
+            "discard",
             lambda s, ids, leases: finish.discard_jobs(s, OWNER, ids, leases, [State.FAILED] * JOBS, ["e"] * JOBS),
         ),
         ("release", lambda s, ids, leases: finish.release_jobs(s, OWNER, ids, leases)),
-        ("beat", lambda s, ids, leases: heartbeat.renew_leases(s, OWNER, ids, leases)),
+        ("heartbeat", lambda s, ids, leases: heartbeat.renew_leases(s, OWNER, ids, leases)),
     ],
 )
-async def test_whatever_becomes_of_running_jobs(big: Session, how: str, act: Callable[..., Awaitable[Any]]) -> None:
+async def test_cost_of_each_outcome(big: Session, how: str, act: Callable[..., Awaitable[Any]]) -> None:
     ids, leases = await running_jobs(big)
-    assert await pages(big, lambda s: act(s, ids, leases)) <= A_STATEMENT + JOBS * A_JOB
+    assert await pages(big, lambda s: act(s, ids, leases)) <= PER_STATEMENT + JOBS * PER_JOB
 
 
-# Of the one a thousand, which PostgreSQL may prefer to read until one is found; of the other what operators have set.
+# Tables with so few rows that PostgreSQL may read them whole.
 FEW_ROWS = {"listening", "routes"}
 
 
-async def test_an_enqueue(default: Session) -> None:
+async def test_cost_of_an_enqueue(default: Session) -> None:
     assert await pages(default, lambda s: enqueue_job(s, new(1)[0]), whole=FEW_ROWS) <= 20
-    assert await pages(default, lambda s: enqueue_jobs(s, new(JOBS)), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
+    assert await pages(default, lambda s: enqueue_jobs(s, new(JOBS)), whole=FEW_ROWS) <= PER_STATEMENT + 10 * JOBS
     assert (
-        await pages(default, lambda s: Enqueuer().enqueue_many(s, new(1000)), whole=FEW_ROWS) <= A_STATEMENT + 10 * 1000
+        await pages(default, lambda s: Enqueuer().enqueue_many(s, new(1000)), whole=FEW_ROWS)
+        <= PER_STATEMENT + 10 * 1000
     )
     later = [NewJob(kind="work", delay=HOUR) for _ in range(JOBS)]
-    assert await pages(default, lambda s: enqueue_jobs(s, later), whole=FEW_ROWS) <= A_STATEMENT + 10 * JOBS
+    assert await pages(default, lambda s: enqueue_jobs(s, later), whole=FEW_ROWS) <= PER_STATEMENT + 10 * JOBS
 
 
-async def test_a_wake_up_with_five_hundred_who_listen(default: Session) -> None:
+async def test_cost_of_a_wake_up_with_five_hundred_subscribers(default: Session) -> None:
     async def wake(session: Session, *queues: str) -> None:
         await session.connection.execute("SELECT awa.wake($1, now() + interval '1 hour')", queues)
 
@@ -137,45 +138,45 @@ async def test_a_wake_up_with_five_hundred_who_listen(default: Session) -> None:
     assert await pages(default, lambda s: wake(s, *(f"q{n}" for n in range(10))), whole=FEW_ROWS) <= 50
 
 
-async def test_a_look_at_a_hundred_queues(big: Session) -> None:
+async def test_cost_of_polling_a_hundred_queues(big: Session) -> None:
     queues = [f"q{n}" for n in range(JOBS)]
     assert await pages(big, lambda s: queues_with_work(s, queues=queues, kinds=["work"])) <= JOBS * 10
 
 
-async def test_a_workers_beat(big: Session) -> None:
+async def test_cost_of_a_heartbeat(big: Session) -> None:
     worker = heartbeat.WorkerInfo(
         id=new_owner(), hostname="h", pid=1, version="0", queues=("q1", "q2"), kinds=("work",), concurrency=1
     )
     assert await pages(big, lambda s: heartbeat.heartbeat_worker(s, worker, listening=True)) <= 100
 
 
-async def test_the_leaders_looks_at_the_registry(big: Session) -> None:
+async def test_cost_of_reading_the_workers(big: Session) -> None:
     registry = {"workers", "leader"}
     assert await pages(big, lambda s: maintenance.rescue_lost_jobs(s, silence=HOUR, limit=500), whole=registry) <= 200
     assert await pages(big, lambda s: shares.list_shares(s, staleness=HOUR), whole={"workers", "slots"}) <= 200
 
 
-async def test_the_look_for_queues_that_nobody_serves(big: Session) -> None:
+async def test_cost_of_finding_unserved_queues(big: Session) -> None:
     queues: int = await big.connection.fetchval("SELECT count(DISTINCT queue) FROM awa.ready")
-    # The way down an index, twice, for each queue that has work; and the workers, for each.
+    # Two index lookups for each queue that has jobs; and the workers, for each.
     act = functools.partial(backlog.list_unserved_queues, staleness=HOUR)
-    assert await pages(big, act, whole={"workers"}) <= A_STATEMENT + 60 * queues
+    assert await pages(big, act, whole={"workers"}) <= PER_STATEMENT + 60 * queues
 
 
-async def test_the_promotion(big: Session) -> None:
-    assert await pages(big, lambda s: maintenance.promote_jobs(s, limit=JOBS)) <= A_STATEMENT + JOBS * A_JOB
+async def test_cost_of_the_promotion(big: Session) -> None:
+    assert await pages(big, lambda s: maintenance.promote_jobs(s, limit=JOBS)) <= PER_STATEMENT + JOBS * PER_JOB
 
 
-async def test_the_schedules(big: Session) -> None:
+async def test_cost_of_reading_the_schedules(big: Session) -> None:
     assert await pages(big, schedules.seconds_to_next_fire) <= 10
     assert await pages(big, lambda s: schedules.list_due_schedules(s, limit=100)) <= 50
 
 
-async def test_the_leaders_rounds_where_there_is_nothing_to_do(big: Session) -> None:
-    assert await pages(big, lambda s: maintenance.rescue_overdue_jobs(s, limit=500)) <= A_STATEMENT
-    assert await pages(big, lambda s: maintenance.fail_expired_jobs(s, limit=500)) <= A_STATEMENT
-    assert await pages(big, lambda s: maintenance.delete_free_unique_keys(s, after="", limit=1000)) <= A_STATEMENT
-    # These read all queues, to learn what the least patient one says.
+async def test_cost_of_maintenance_tasks_without_work(big: Session) -> None:
+    assert await pages(big, lambda s: maintenance.rescue_overdue_jobs(s, limit=500)) <= PER_STATEMENT
+    assert await pages(big, lambda s: maintenance.fail_expired_jobs(s, limit=500)) <= PER_STATEMENT
+    assert await pages(big, lambda s: maintenance.delete_free_unique_keys(s, after="", limit=1000)) <= PER_STATEMENT
+    # These read all queues, to find the shortest staleness and retention.
     rescue, clean_up = maintenance.rescue_stale_jobs, maintenance.delete_dead_jobs
     assert await pages(big, lambda s: rescue(s, staleness=HOUR, limit=500), whole={"queues"}) <= 500
     assert await pages(big, lambda s: clean_up(s, retention=HOUR, limit=5000), whole={"queues"}) <= 500
@@ -184,7 +185,7 @@ async def test_the_leaders_rounds_where_there_is_nothing_to_do(big: Session) -> 
     assert await pages(big, lambda s: maintenance.mark_unserved_jobs(s, **window)) <= 1000  # type: ignore[arg-type]
 
 
-async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(database: Database) -> None:
+async def test_cleanup_reads_no_partition_that_will_be_dropped(database: Database) -> None:
     async with another_session(database, **STABLE_PLAN_SETTINGS) as leader:
         day = "date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'"
         first, last = await leader.connection.fetchrow(  # type: ignore[misc]
@@ -198,23 +199,23 @@ async def test_the_cleanup_of_completed_jobs_that_a_partition_will_take_with_it(
         assert await pages(leader, act, whole={"queues", "completed_default"}) <= 100
 
 
-async def test_the_aging_of_what_waits(big: Session) -> None:
-    """A step over five hundred queues: a few looks at the head of each of their lines, and no more."""
+async def test_cost_of_aging(big: Session) -> None:
+    """For five hundred queues: a few index lookups at each priority."""
     walk = {"after": "", "queues": 500, "age": HOUR, "limit": JOBS}
     assert await pages(big, lambda s: maintenance.age_jobs(s, **walk)) <= 500 * 200  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["rescue", "cleanup"])
-async def test_claims_go_on_while_a_hundred_thousand_rows_move(
+async def test_claims_continue_while_a_hundred_thousand_rows_are_rescued(
     database: Database, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in the tests of the promotion: how long they took is shown; that they went on is asserted."""
-    caplog.set_level(logging.ERROR, logger="awa.rescue")  # or a hundred thousand lines would be what is measured
+    """Print how long the claims took, and assert that they continued."""
+    caplog.set_level(logging.ERROR, logger="awa.rescue")  # a hundred thousand log lines would be measured too
     total = 100_000
     times_s: list[float] = []
     over = asyncio.Event()
 
-    async def claim_on(session: Session) -> None:
+    async def keep_claiming(session: Session) -> None:
         while not over.is_set():
             await insert(session, "ready", 20)
             began = time.monotonic()
@@ -231,7 +232,7 @@ async def test_claims_go_on_while_a_hundred_thousand_rows_move(
             await insert(leader, "dead", total // 2, state="failed", finalized_at=ago(10**6))
             await insert_completed(leader, total // 2, age_s=10**6)
         (task,) = (task for task in all_tasks(Settings(), [], Metrics()) if task.name == name)
-        claiming = asyncio.create_task(claim_on(own))
+        claiming = asyncio.create_task(keep_claiming(own))
         assert await run_once(task, leader) == total
         over.set()
         await claiming

@@ -1,4 +1,4 @@
-"""A job's concurrency key arrives, whichever way the job is enqueued."""
+"""A job's concurrency key is stored, however the job is enqueued."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -42,13 +42,13 @@ async def app(database_url: str) -> AsyncIterator[App]:
 
 
 async def stored(app: App, job: Job) -> tuple[str | None, int | None, bool | None]:
-    """The key that the job has, which is the one that its enqueuer was told."""
+    """Return the key of the job. It is the one that the enqueue returned."""
     found = await app.get(job.id)
     assert replace(found, is_new=job.is_new) == job
     return key_of(found)
 
 
-async def test_one_job(app: App, session: Session) -> None:
+async def test_single_enqueue_stores_the_key(app: App, session: Session) -> None:
     job = await app.enqueue("bill", {"customer": 7})
     assert await stored(app, job) == ("customer:7", 2, False)
     assert await stored(app, await app.enqueue("work")) == WITHOUT
@@ -61,7 +61,7 @@ async def test_one_job(app: App, session: Session) -> None:
     assert await stored(app, inside) == ("customer:8", 2, False)
 
 
-async def test_one_job_for_later_and_a_unique_one(app: App, session: Session) -> None:
+async def test_scheduled_and_unique_jobs_have_their_keys(app: App, session: Session) -> None:
     later = await app.enqueue("bill", {"customer": 7}, delay="1h")
     assert later.state is State.SCHEDULED
     assert await stored(app, later) == ("customer:7", 2, False)
@@ -74,7 +74,7 @@ async def test_one_job_for_later_and_a_unique_one(app: App, session: Session) ->
     assert key_of(await app.get(later.id)) == ("customer:7", 2, False)
 
 
-async def test_jobs_that_are_enqueued_at_the_same_time_keep_their_order_and_their_keys(app: App) -> None:
+async def test_group_commit_keeps_order_and_keys(app: App) -> None:
     jobs = await asyncio.gather(
         *(app.enqueue("work", {"number": n}, concurrency_key="k{number}", ordered=n % 2 == 0) for n in range(50))
     )
@@ -84,7 +84,7 @@ async def test_jobs_that_are_enqueued_at_the_same_time_keep_their_order_and_thei
 
 
 @pytest.mark.parametrize("count", [3, COPY_MIN_JOBS], ids=["by JSON", "by COPY"])
-async def test_many_jobs(app: App, count: int) -> None:
+async def test_copy_stores_the_keys(app: App, count: int) -> None:
     odd = 'ünï \\. "quoted" \x01\x02 \n\t {b race}'
     shapes: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
         ({}, WITHOUT),
@@ -102,19 +102,19 @@ async def test_many_jobs(app: App, count: int) -> None:
             assert await stored(app, job) == (filled, limit, ordered)
 
 
-async def test_jobs_with_the_same_terms_may_have_a_key_or_none(app: App) -> None:
+async def test_jobs_of_one_spec_can_have_a_key_or_none(app: App) -> None:
     keyed, plain = NewJob(kind="work", concurrency_key="k", concurrency_limit=2), NewJob(kind="work")
     jobs = await app.enqueue_many([NewJob.from_spec(keyed.spec, "{}"), keyed, plain] * COPY_MIN_JOBS)
     assert [await stored(app, job) for job in jobs[-3:]] == [WITHOUT, ("k", 2, False), WITHOUT]
 
 
-async def test_unique_jobs_take_their_keys_along(app: App) -> None:
+async def test_enqueue_many_with_unique_jobs_stores_the_keys(app: App) -> None:
     unique = [app.new("bill", {"customer": n}, unique=Unique(key=str(n))) for n in range(COPY_MIN_JOBS)]
     jobs = await app.enqueue_many(unique)
     assert await stored(app, jobs[-1]) == (f"customer:{COPY_MIN_JOBS - 1}", 2, False)
 
 
-async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> None:
+async def test_producer_stores_the_keys(fresh_database_url: str) -> None:
     async with installation(fresh_database_url) as installed:
         await migrations.migrate(installed.database, roles=True)
         producer = await installed.login("producer")
@@ -126,16 +126,16 @@ async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> 
             assert await stored(owner, many[-1]) == ("k", 3, False)
 
 
-async def test_in_sql(app: App, session: Session) -> None:
+async def test_sql_enqueue_stores_the_key(app: App, session: Session) -> None:
     query = "SELECT awa.enqueue('work', concurrency_key => 'k', concurrency_limit => 4)"
     assert key_of(await look(session, await session.connection.fetchval(query))) == ("k", 4, False)
-    query = "SELECT awa.enqueue('work', concurrency_key => 'k:{n}', ordered => true)"  # a text, as it stands
+    query = "SELECT awa.enqueue('work', concurrency_key => 'k:{n}', ordered => true)"  # a literal text
     assert key_of(await look(session, await session.connection.fetchval(query))) == ("k:{n}", 1, True)
     query = "SELECT awa.enqueue('work', concurrency_limit => 4)"
     assert key_of(await look(session, await session.connection.fetchval(query))) == WITHOUT
 
 
-async def test_from_a_schedule(database_url: str, session: Session) -> None:
+async def test_schedule_stores_the_key(database_url: str, session: Session) -> None:
     app = App(database_url)
 
     @app.cron("* * * * *", name="tick")
@@ -154,7 +154,7 @@ async def test_from_a_schedule(database_url: str, session: Session) -> None:
 
 
 @pytest.mark.parametrize("many", [1, 3, COPY_MIN_JOBS], ids=["one", "by JSON", "by COPY"])
-async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(app: App, session: Session, many: int) -> None:
+async def test_key_too_large_for_an_index_is_refused_with_a_clear_error(app: App, session: Session, many: int) -> None:
     wide = "".join(chr(0x10000 + n * 37) for n in range(500))  # 2,000 bytes, and hard to compress
     queue = "".join(chr(0x20000 + n * 41) for n in range(200))
     new = app.new("work", concurrency_key=wide, queue=queue)
@@ -163,7 +163,7 @@ async def test_a_key_that_no_index_can_hold_is_refused_with_a_sentence(app: App,
     assert await states(session) == {}
 
 
-async def test_the_one_that_is_refused_is_named_though_keys_have_lines(app: App) -> None:
+async def test_error_names_the_refused_job_if_keys_have_line_breaks(app: App) -> None:
     keyed = app.new("work", concurrency_key="a\nb\nc", tags=["d\ne"])
     bad = NewJob(kind="spoilt", concurrency_key="k\nl", parent_id=2**70)
     with pytest.raises(InvalidJob, match=rf"spoilt \(job {COPY_MIN_JOBS + 1} of {2 * COPY_MIN_JOBS + 1}\)"):
@@ -171,20 +171,20 @@ async def test_the_one_that_is_refused_is_named_though_keys_have_lines(app: App)
 
 
 class TestExplain:
-    async def test_a_key_at_its_limit_names_who_runs(self, app: App, session: Session) -> None:
+    async def test_explain_names_the_running_jobs_of_a_key_at_its_limit(self, app: App, session: Session) -> None:
         key: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 2, "ordered": False}
         running = await insert_running(session, 1, queue="elsewhere", **key)
         job, behind = await put(session, *[NewJob(kind="work", concurrency_key="k", concurrency_limit=2)] * 2)
         assert "limit" not in " ".join(await app.explain(job))
         running += await insert_running(session, 1, **key)
-        told = " ".join(await app.explain(behind))
+        explanation = " ".join(await app.explain(behind))
         assert (
             f'Its concurrency key "k" is at its limit: 2 of 2 jobs are running (jobs {running[0]}, {running[1]}).'
-            in told
+            in explanation
         )
-        assert '1 job with its concurrency key "k" is ahead of it.' in told
+        assert '1 job with its concurrency key "k" is ahead of it.' in explanation
 
-    async def test_an_ordered_key_names_the_job_that_comes_first(self, app: App, session: Session) -> None:
+    async def test_explain_names_the_first_job_of_an_ordered_key(self, app: App, session: Session) -> None:
         new = NewJob(kind="work", concurrency_key="k", ordered=True)
         first, second = await put(session, new, new)
         assert f'Its concurrency key "k" is ordered: job {first} (available) must end first.' in await app.explain(
@@ -198,26 +198,26 @@ class TestExplain:
             second
         )
         await session.connection.execute("UPDATE awa.scheduled SET lease = 0, attempt = 0, state = 'scheduled'")
-        assert "ordered" not in " ".join(await app.explain(second))  # it has not begun
+        assert "ordered" not in " ".join(await app.explain(second))  # it has not been claimed before
 
-    async def test_what_a_queue_limits(self, app: App, session: Session) -> None:
+    async def test_explain_names_the_limits_of_the_queue(self, app: App, session: Session) -> None:
         (job,) = await put(session, NewJob(kind="work"))
         await insert_running(session, 2, limited=True)
         await insert_running(session, 1, queue="other", limited=True)
         await insert_queue(session, max_workers=3)
         assert "full" not in " ".join(await app.explain(job))
         await insert_queue(session, max_workers=2, rate_jobs=10, rate_period=timedelta(minutes=1))
-        told = " ".join(await app.explain(job))
-        assert 'Its queue "default" is at its max_workers: 2 of 2 jobs are running.' in told
-        assert 'Its queue "default" starts at most 10 jobs in 1m.' in told
+        explanation = " ".join(await app.explain(job))
+        assert 'Its queue "default" is at its max_workers: 2 of 2 jobs are running.' in explanation
+        assert 'Its queue "default" starts at most 10 jobs in 1m.' in explanation
         await insert_queue(session, throttled_until=FromNow(60), throttle_reason="slow down")
-        told = " ".join(await app.explain(job))
-        assert 'Its queue "default" is throttled until ' in told
-        assert "(in 60s): slow down." in told
+        explanation = " ".join(await app.explain(job))
+        assert 'Its queue "default" is throttled until ' in explanation
+        assert "(in 60s): slow down." in explanation
         await insert_queue(session, throttled_until=FromNow(-1))
         assert "throttled" not in " ".join(await app.explain(job))
 
-    async def test_those_with_a_key_stand_in_lines_of_their_own(self, app: App, session: Session) -> None:
+    async def test_explain_counts_jobs_ahead_of_the_same_key(self, app: App, session: Session) -> None:
         keyed = NewJob(kind="work", concurrency_key="k")
         *_, last_keyed, last = await put(session, NewJob(kind="work"), keyed, keyed, keyed, NewJob(kind="work"))
         assert '1 job is ahead of it in its queue "default".' in await app.explain(last)

@@ -1,4 +1,4 @@
-"""The schema: from nothing, again, at once, elsewhere, by script, and never half."""
+"""Migrations: from an empty database, repeated, concurrent, in another schema, by script, and rolled back."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 ALL = [migration.version for migration in all_migrations()]
 
-# Everything that makes up a schema, in words that do not depend on object ids.
+# All objects of a schema, described without object ids.
 CATALOG = {
     "columns": """
         SELECT relname, attname, format_type(atttypid, atttypmod), attnotnull, pg_get_expr(adbin, adrelid), attnum
@@ -55,7 +55,7 @@ def fresh(fresh_database_url: str) -> Database:
     return Database(fresh_database_url, Schema())
 
 
-async def test_from_nothing_everything_is_applied(fresh: Database) -> None:
+async def test_migrate_creates_the_schema(fresh: Database) -> None:
     assert [migration.version for migration in await migrations.migrate(fresh)] == ALL
     steps = await migrations.status(fresh)
     assert [step.version for step in steps] == ALL
@@ -64,11 +64,11 @@ async def test_from_nothing_everything_is_applied(fresh: Database) -> None:
         await migrations.check(session.connection, fresh.schema)
 
 
-async def test_before_that_the_status_says_so(fresh: Database) -> None:
+async def test_status_of_an_empty_database_lists_all_migrations_as_pending(fresh: Database) -> None:
     assert [(step.version, step.applied_at) for step in await migrations.status(fresh)] == [(n, None) for n in ALL]
 
 
-async def test_a_second_time_changes_nothing(fresh: Database) -> None:
+async def test_second_migrate_changes_nothing(fresh: Database) -> None:
     await migrations.migrate(fresh)
     async with another_session(fresh) as session:
         before = await catalog(session.connection)
@@ -76,58 +76,56 @@ async def test_a_second_time_changes_nothing(fresh: Database) -> None:
         assert await catalog(session.connection) == before
 
 
-async def test_ten_at_once_apply_each_migration_once(fresh: Database) -> None:
+async def test_ten_concurrent_migrates_apply_each_migration_once(fresh: Database) -> None:
     applied = await asyncio.gather(*(migrations.migrate(fresh) for _ in range(10)))
     assert sorted(migration.version for done in applied for migration in done) == ALL
     async with another_session(fresh) as session:
         assert await count(session.connection, "SELECT count(*) FROM awa.schema_version") == len(ALL)
 
 
-async def test_two_schemas_live_beside_each_other(fresh: Database) -> None:
+async def test_two_schemas_in_one_database_are_independent(fresh: Database) -> None:
     other = Database(fresh.url, Schema("My Jobs"))
     await migrations.migrate(fresh)
     assert [migration.version for migration in await migrations.migrate(other)] == ALL
     async with another_session(other) as session:
         here, there = await catalog(session.connection), await catalog(session.connection, "My Jobs")
         assert [row[:2] for row in there["columns"]] == [row[:2] for row in here["columns"]]
-        await session.connection.execute("DROP SCHEMA awa CASCADE")  # and do not lean on each other
+        await session.connection.execute("DROP SCHEMA awa CASCADE")  # the other schema does not depend on it
         assert await session.connection.fetchval("""SELECT "My Jobs".enqueue('work')""") == 1
 
 
 @pytest.mark.parametrize("name", ["", "pg_mine", 'a"b', "a.b", "a'b", "x" * 51, "a$b", "a\\b", "a%b"])
-def test_a_name_that_cannot_be_a_schema_is_refused(name: str) -> None:
+def test_invalid_schema_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="schema"):
         Schema(name)
 
 
-async def test_an_empty_schema_that_is_there_already_is_used(fresh: Database) -> None:
+async def test_existing_empty_schema_is_used(fresh: Database) -> None:
     async with another_session(fresh) as session:
         await session.connection.execute("CREATE SCHEMA awa")
     assert [migration.version for migration in await migrations.migrate(fresh)] == ALL
 
 
-async def test_a_newer_database_is_refused(database: Database) -> None:
+async def test_newer_schema_is_refused(database: Database) -> None:
     async with another_session(database) as session:
         await session.connection.execute("INSERT INTO awa.schema_version (version, name) VALUES (9999, 'future')")
-        says = f"schema 'awa' has version 9999, this program knows {ALL[-1]}: upgrade awa"
+        message = f"schema 'awa' has version 9999, this program knows {ALL[-1]}: upgrade awa"
         for work in (
             migrations.migrate(database),
             migrations.status(database),
             migrations.check(session.connection, database.schema),
         ):
-            with pytest.raises(SchemaTooNew, match=says):
+            with pytest.raises(SchemaTooNew, match=message):
                 await work
 
 
-async def test_a_missing_schema_says_what_to_do(fresh: Database) -> None:
+async def test_error_for_a_missing_schema_says_what_to_do(fresh: Database) -> None:
     async with another_session(fresh) as session:
         with pytest.raises(SchemaMissing, match="no schema 'awa' of awa: run `awa migrate`"):
             await migrations.check(session.connection, fresh.schema)
 
 
-async def test_an_older_schema_says_what_to_do_and_is_brought_up_to_date(
-    fresh: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_older_schema_is_refused_until_it_is_migrated(fresh: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     await migrations.migrate(fresh)
     newer = [*all_migrations(), Migration(version=9000, name="more", sql="CREATE TABLE awa.more (x int);")]
     monkeypatch.setattr("awa_py.db.migrations.all_migrations", lambda: newer)
@@ -138,7 +136,7 @@ async def test_an_older_schema_says_what_to_do_and_is_brought_up_to_date(
         await migrations.check(session.connection, fresh.schema)
 
 
-async def test_a_migration_that_fails_leaves_nothing_behind(fresh: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_migration_is_rolled_back(fresh: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [*all_migrations(), Migration(version=9000, name="broken", sql="SELECT 1 / 0;")]
     monkeypatch.setattr("awa_py.db.migrations.all_migrations", lambda: broken)
     with pytest.raises(asyncpg.DivisionByZeroError):
@@ -147,7 +145,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(fresh: Database, mon
         assert await count(session.connection, "SELECT count(*) FROM pg_namespace WHERE nspname = 'awa'") == 0
 
 
-async def test_no_superuser_is_needed(fresh: Database) -> None:
+async def test_migrate_needs_no_superuser(fresh: Database) -> None:
     async with another_session(fresh) as session:
         name = await session.connection.fetchval("SELECT current_database()")
         role = f"plain_{name}"
@@ -163,7 +161,7 @@ async def test_no_superuser_is_needed(fresh: Database) -> None:
             await session.connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
-async def test_without_the_right_to_create_it_says_so(fresh: Database) -> None:
+async def test_error_for_a_missing_right_names_it(fresh: Database) -> None:
     async with another_session(fresh) as session:
         name = await session.connection.fetchval("SELECT current_database()")
         role = f"poor_{name}"
@@ -176,20 +174,20 @@ async def test_without_the_right_to_create_it_says_so(fresh: Database) -> None:
             await session.connection.execute(f"DROP ROLE {role}")
 
 
-async def test_the_script_gives_the_same_schema(fresh: Database, database: Database) -> None:
+async def test_script_creates_the_same_schema(fresh: Database, database: Database) -> None:
     async with another_session(fresh) as scripted, another_session(database) as migrated:
         await scripted.connection.execute(migrations.script(fresh.schema))
         assert await catalog(scripted.connection) == await catalog(migrated.connection)
         await migrations.check(scripted.connection, fresh.schema)
 
 
-async def test_the_script_takes_another_name(fresh: Database) -> None:
+async def test_script_for_another_schema_name_works(fresh: Database) -> None:
     async with another_session(fresh) as session:
         await session.connection.execute(migrations.script(Schema("My Jobs")))
         await migrations.check(session.connection, Schema("My Jobs"))
 
 
-async def test_a_database_that_cannot_be_reached_is_a_sentence(fresh: Database) -> None:
+async def test_error_for_an_unreachable_database_hides_the_password(fresh: Database) -> None:
     wrong = with_user(fresh.url, "nobody_at_all", "wrong")
     with pytest.raises(DatabaseUnavailable, match="cannot connect to the database") as failure:
         await migrations.migrate(Database(wrong, Schema()))
@@ -202,5 +200,5 @@ def with_user(url: str, user: str, password: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user}:{password}@{host}"))
 
 
-def test_the_files_are_numbered_without_gaps() -> None:
+def test_migrations_are_numbered_without_gaps() -> None:
     assert list(range(1, len(ALL) + 1)) == ALL

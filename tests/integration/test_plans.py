@@ -1,4 +1,4 @@
-"""The plans of the hot statements on large tables: an index, no sort, no scan of a whole table."""
+"""The plans of the hot statements on large tables: index scans, no sort, no scan of a whole table."""
 
 import asyncio
 import fcntl
@@ -21,7 +21,7 @@ from awa_py.store.finish import fail_attempts
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, insert_running
 
-# One database of four million rows, made once: whoever runs one of these tests runs them all.
+# One database with four million rows, created once and shared by the tests of this file and of test_growth.
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
 
 Node = dict[str, Any]
@@ -77,9 +77,9 @@ CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000
 
 @pytest.fixture(scope="session")
 def big_url(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The large database, made by the first process that asks for it and dropped by the last.
+    """The large database: created by the first process that needs it, and dropped by the last.
 
-    The group should bring all of these tests to one process; with pytest 9.2 it does not (pytest-xdist issue 1386).
+    The xdist group should run all of these tests in one process; with pytest 9.2 it does not (pytest-xdist issue 1386).
     """
     run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
     name = f"awa_plans_{run_id[:12]}"
@@ -98,7 +98,7 @@ def big_url(server_url: str, template: str, tmp_path_factory: pytest.TempPathFac
 
 @contextmanager
 def locked(users: Path) -> Iterator[int]:
-    """How many processes use it, while nobody else may ask."""
+    """Lock the file with the number of processes that use the database, and yield it."""
     with users.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield int(users.read_text() or 0)
@@ -128,7 +128,7 @@ async def big(big_url: str) -> AsyncIterator[DedicatedConnection]:
 
 
 async def plan(connection: DedicatedConnection, name: str, values: str, *, generic: bool = False) -> Node:
-    """The plan of a statement, for these values or, as a prepared statement has it in the end, for any."""
+    """Return the plan of a statement: for these values, or the generic plan of a prepared statement."""
     mode = "force_generic_plan" if generic else "force_custom_plan"
     await connection.execute(f"SET plan_cache_mode = {mode}")
     await connection.execute(f"PREPARE p AS {statement(name, Schema())}")
@@ -147,7 +147,7 @@ def nodes(node: Node) -> Iterator[Node]:
 
 
 def below(node: Node) -> Iterator[Node]:
-    """The nodes that feed this one; what is only attached to it (CTEs, sub-plans) does not."""
+    """Return the inputs of a node, without attached CTEs and sub-plans."""
     for child in node.get("Plans", ()):
         if child["Parent Relationship"] not in ("InitPlan", "SubPlan"):
             yield child
@@ -155,7 +155,7 @@ def below(node: Node) -> Iterator[Node]:
 
 
 def scans(root: Node, relation: str) -> list[tuple[str, str | None]]:
-    """How a table is read."""
+    """Return the scans of a table."""
     return [
         (node["Node Type"], node.get("Index Name"))
         for node in nodes(root)
@@ -164,7 +164,7 @@ def scans(root: Node, relation: str) -> list[tuple[str, str | None]]:
 
 
 def sorted_tables(root: Node) -> set[str]:
-    """The tables whose rows go through a sort."""
+    """Return the tables whose rows are sorted."""
     return {
         feeding["Relation Name"]
         for node in nodes(root)
@@ -175,31 +175,31 @@ def sorted_tables(root: Node) -> set[str]:
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-class TestSteadyPlans:
-    async def test_the_claim(self, big: DedicatedConnection, generic: bool) -> None:
+class TestStablePlans:
+    async def test_plan_of_the_claim(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "claim_jobs", CLAIM, generic=generic)
         assert sorted(scans(root, "ready")) == CLAIM_SCANS
         assert "ready" not in sorted_tables(root)
 
     @pytest.mark.parametrize("since", ["NULL", "now() - interval '1 s'"])
-    async def test_the_promotion(self, big: DedicatedConnection, generic: bool, since: str) -> None:
+    async def test_plan_of_the_promotion(self, big: DedicatedConnection, generic: bool, since: str) -> None:
         root = await plan(big, "promote_jobs", f"1000, {since}", generic=generic)
         found = scans(root, "scheduled")
         assert ("Tid Scan", None) in found
         assert {index for kind, index in found if kind != "Tid Scan"} == {"scheduled_run_at"}
         assert "scheduled" not in sorted_tables(root)
 
-    async def test_the_rescue_of_stale_jobs(self, big: DedicatedConnection, generic: bool) -> None:
+    async def test_plan_of_rescuing_stale_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "rescue_stale_jobs", "'90 seconds', 500", generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_attempted_at")]
         assert "running" not in sorted_tables(root)
 
-    async def test_the_rescue_of_overdue_jobs(self, big: DedicatedConnection, generic: bool) -> None:
+    async def test_plan_of_rescuing_overdue_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "rescue_overdue_jobs", "500", generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_deadline_at")]
         assert "running" not in sorted_tables(root)
 
-    async def test_the_end_of_expired_jobs(self, big: DedicatedConnection, generic: bool) -> None:
+    async def test_plan_of_failing_expired_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "fail_expired_jobs", "500", generic=generic)
         assert sorted(scans(root, "ready")) == [("Index Scan", "ready_expires_at"), ("Tid Scan", None)]
         assert sorted(scans(root, "scheduled")) == [("Index Scan", "scheduled_expires_at"), ("Tid Scan", None)]
@@ -218,23 +218,30 @@ class TestSteadyPlans:
             ("list_cancel_requests", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
         ],
     )
-    async def test_whatever_goes_by_id(self, big: DedicatedConnection, generic: bool, name: str, values: str) -> None:
+    async def test_plans_of_statements_by_id(
+        self, big: DedicatedConnection, generic: bool, name: str, values: str
+    ) -> None:
         root = await plan(big, name, values, generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_pkey")]
 
-    async def test_the_look_at_many_queues(self, big: DedicatedConnection, generic: bool) -> None:
+    async def test_plan_of_polling_many_queues(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "has_ready_jobs", "'{q1,q2,q9}', '{work}'", generic=generic)
         assert sorted(scans(root, "ready")) == [("Index Scan", "ready_keys"), ("Index Scan", "ready_order")]
 
-    async def test_the_aging_of_what_waits(self, big: DedicatedConnection, generic: bool) -> None:
+    async def test_plan_of_aging(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "age_jobs", "'', 500, '5 m', 100", generic=generic)
         assert {kind for kind, _ in scans(root, "ready")} <= {"Index Scan", "Index Only Scan", "Tid Scan"}
         used = {index for _, index in scans(root, "ready")}
         assert {"ready_order", "ready_keyed_order"} <= used
-        assert used <= {"ready_order", "ready_keyed_order", "ready_keys", None}  # from queue to queue, any will do
+        assert used <= {
+            "ready_order",
+            "ready_keyed_order",
+            "ready_keys",
+            None,
+        }  # to walk from queue to queue, any of them will do
         assert "ready" not in sorted_tables(root)
 
-    async def test_the_look_for_unserved_jobs(self, big: DedicatedConnection, generic: bool) -> None:
+    async def test_plan_of_finding_unserved_jobs(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "mark_unserved_jobs", "'', 0, 0, 500, '90 s', '5 s'", generic=generic)
         by_index = [("Index Scan", "ready_keys"), ("Index Scan", "ready_order")]
         assert sorted(scans(root, "ready")) == [*by_index, ("Tid Scan", None)]
@@ -242,7 +249,7 @@ class TestSteadyPlans:
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
-async def test_the_claim_is_as_good_with_default_settings(big_url: str, generic: bool) -> None:
+async def test_plan_of_the_claim_with_default_settings(big_url: str, generic: bool) -> None:
     connection = await Database(big_url, Schema()).connect("test")
     try:
         root = await plan(connection, "claim_jobs", CLAIM, generic=generic)
@@ -252,8 +259,8 @@ async def test_the_claim_is_as_good_with_default_settings(big_url: str, generic:
     assert "ready" not in sorted_tables(root)
 
 
-async def test_a_million_jobs_are_claimed_as_quickly_as_ten(big: DedicatedConnection) -> None:
-    """By what it touches, not by the clock: a claim of ten reads few pages, however many wait behind them."""
+async def test_claim_from_a_million_jobs_reads_as_many_pages_as_from_ten(big: DedicatedConnection) -> None:
+    """Counted in pages, not timed: a claim of ten jobs reads few pages, however many jobs there are."""
     async with big.transaction():
         text = statement("claim_jobs", Schema())
         for n, value in enumerate(CLAIM.replace("100", "10").split(", "), 1):
@@ -279,10 +286,10 @@ FINISHES = {
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom", "generic"])
 @pytest.mark.parametrize("name", FINISHES)
-async def test_what_was_empty_once_is_not_gone_through_for_each_job(
+async def test_plan_made_for_an_empty_table_is_good_for_a_full_one(
     database: Database, name: str, generic: bool
 ) -> None:
-    """Vacuum has seen an empty table, and notes it: a plan that is made then must be good for a full one too."""
+    """Vacuum saw an empty table and stored that: a plan made then must be good for a full table too."""
     connection = await database.connect("test", STABLE_PLAN_SETTINGS)
     try:
         await connection.execute(
@@ -300,8 +307,8 @@ async def test_what_was_empty_once_is_not_gone_through_for_each_job(
     assert not [node for node in nodes(root) if node.get("Function Name") == "unnest"]
 
 
-async def test_four_thousand_failures_do_not_take_four_thousand_times_as_long(session: Session) -> None:
-    """The same for the function that ends failed attempts: by what it reads of the index, not by the clock."""
+async def test_cost_of_failures_grows_linearly(session: Session) -> None:
+    """The same for awa.fail_attempts. Counted in index reads, not timed."""
     await session.connection.execute("VACUUM ANALYZE awa.running")  # empty
     ids = await insert_running(session, 4_000)
     async with session.connection.transaction():

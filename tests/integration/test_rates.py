@@ -1,4 +1,4 @@
-"""Named rate limits for the whole cluster."""  # F14
+"""Named rate limits of the whole cluster."""  # F14
 
 import asyncio
 from datetime import timedelta
@@ -42,14 +42,14 @@ async def take(session: Session, tokens: int = 1, *, callers: int = 1, max_wait_
 
 
 async def bucket(session: Session) -> Record:
-    """As it is written, not as it is now."""
+    """Return the row as it is stored."""
     row = await session.connection.fetchrow("SELECT * FROM awa.rate_limits WHERE name = 'gh'")
     assert row is not None
     return row
 
 
 class TestTokens:
-    async def test_two_connections_ask_for_one_token_and_one_gets_it(self, database: Database) -> None:  # F14
+    async def test_one_token_is_given_to_one_of_two_connections(self, database: Database) -> None:  # F14
         async with another_session(database) as one, another_session(database) as other:
             for _ in range(20):
                 await limit(one, "1/100s")
@@ -59,7 +59,7 @@ class TestTokens:
                 assert 90 < refused.next_s <= 100
                 await delete_rate_limit(one, "gh")
 
-    async def test_the_second_may_have_the_next_token_before_it_is_there(self, database: Database) -> None:
+    async def test_second_caller_is_promised_the_next_token(self, database: Database) -> None:
         async with another_session(database) as one, another_session(database) as other:
             await limit(one, "1/30s")
             answers = await asyncio.gather(take(one), take(other))
@@ -67,14 +67,14 @@ class TestTokens:
             assert first_s == 0
             assert 25 < second_s <= 30
 
-    async def test_callers_are_served_in_their_order_within_their_patience(self, session: Session) -> None:
+    async def test_callers_are_served_in_order_within_the_maximum_wait(self, session: Session) -> None:
         await limit(session, "1/10s")
         taken = await take(session, callers=5, max_wait_s=35)
         assert taken.waits_s == pytest.approx([0, 10, 20, 30])
         assert taken.next_s == pytest.approx(40)
         assert (await take(session, callers=5, max_wait_s=30)).waits_s == []
 
-    async def test_whoever_is_refused_takes_nothing(self, session: Session) -> None:
+    async def test_refused_caller_takes_no_tokens(self, session: Session) -> None:
         await limit(session, "1/h")
         await take(session)
         for _ in range(5):
@@ -83,16 +83,16 @@ class TestTokens:
             assert 3500 < refused.next_s <= 3600
         assert (await bucket(session))["tokens"] >= 0
 
-    async def test_many_connections_take_exactly_what_comes(self, database: Database, session: Session) -> None:
-        """Whatever waits for whom: no token is counted twice, and none is lost."""
+    async def test_concurrent_callers_take_exactly_the_tokens_added(self, database: Database, session: Session) -> None:
+        """No token is given twice, and none is lost."""
         await limit(session, "1000/s", 1)
         before = await bucket(session)
 
-        async def ask_again_and_again() -> int:
+        async def ask_repeatedly() -> int:
             async with another_session(database, synchronous_commit="off") as own:
                 return sum([len((await take(own, callers=1 + n % 3)).waits_s) for n in range(60)])
 
-        granted = sum(await asyncio.gather(*(ask_again_and_again() for _ in range(8))))
+        granted = sum(await asyncio.gather(*(ask_repeatedly() for _ in range(8))))
         assert granted == 8 * 120
         after = await bucket(session)
         came = (after["refilled_at"] - before["refilled_at"]).total_seconds() * 1000
@@ -100,26 +100,26 @@ class TestTokens:
         assert lost_to_burst >= -0.01
         assert after["tokens"] < 1 or lost_to_burst < 0.01
 
-    async def test_more_tokens_than_the_bucket_holds_take_their_time(self, session: Session) -> None:
+    async def test_caller_waits_for_more_tokens_than_the_bucket_holds(self, session: Session) -> None:
         await limit(session, "1/s")
         taken = await take(session, tokens=10)
         assert taken.waits_s == pytest.approx([9])
         assert taken.fastest_s == 9
 
-    async def test_what_comes_in_an_hour_is_not_given_twice_in_it(self, session: Session) -> None:
+    async def test_tokens_of_an_hour_are_given_once(self, session: Session) -> None:
         await limit(session, "5000/h")
         assert (await bucket(session))["burst"] == 1
         assert len((await take(session, callers=5000, max_wait_s=0)).waits_s) == 1
         await limit(session, "100/s", name="fast")
         assert [row.burst for row in await list_rate_limits(session)] == [100, 1]
 
-    async def test_a_larger_burst_is_there_after_a_pause(self, session: Session) -> None:
+    async def test_burst_is_available_after_a_pause(self, session: Session) -> None:
         await limit(session, "1/h", 50)
         assert (await take(session, callers=60, max_wait_s=0)).waits_s == [0] * 50
         await session.connection.execute("UPDATE awa.rate_limits SET refilled_at = refilled_at - interval '1 year'")
         assert (await take(session, callers=60, max_wait_s=0)).waits_s == [0] * 50
 
-    async def test_a_clock_that_is_set_back_costs_nobody_an_hour(self, session: Session) -> None:
+    async def test_clock_that_is_set_back_delays_no_tokens(self, session: Session) -> None:
         await limit(session, "1/10s")
         await session.connection.execute(
             "UPDATE awa.rate_limits SET tokens = 0, refilled_at = clock_timestamp() + interval '1 hour'"
@@ -127,7 +127,7 @@ class TestTokens:
         assert (await take(session)).waits_s == [10]
         assert 5 < (await take(session, max_wait_s=0)).next_s <= 20
 
-    async def test_an_unknown_limit_is_an_error_that_names_it(self, session: Session) -> None:  # F14
+    async def test_error_of_an_unknown_rate_limit_names_it(self, session: Session) -> None:  # F14
         unknown = 'there is no rate limit "gh": `awa rate set gh 5000/h` creates one'
         with pytest.raises(UnknownRateLimit) as raised:
             await take(session)
@@ -136,7 +136,7 @@ class TestTokens:
             with pytest.raises(UnknownRateLimit, match="no rate limit"):
                 await change(session, "gh")
 
-    async def test_what_cannot_be_is_refused(self, session: Session) -> None:
+    async def test_invalid_rate_limit_is_refused(self, session: Session) -> None:
         wrong = ("count = 0", "period = '0'", "burst = 0", "name = ''", r"name = E'a\tb'", "name = repeat('x', 201)")
         await limit(session, "1/s")
         for setting in wrong:
@@ -145,16 +145,16 @@ class TestTokens:
 
 
 class TestChanges:
-    async def test_a_drained_bucket_fills_at_its_rate(self, session: Session) -> None:
+    async def test_drained_bucket_refills_at_its_rate(self, session: Session) -> None:
         await limit(session, "1/10s", 100)
         await drain_rate_limit(session, "gh")
         refused = await take(session, max_wait_s=0)
         assert not refused.waits_s
         assert 5 < refused.next_s <= 10
 
-    async def test_drained_for_a_time_it_gives_nothing_until_then(self, session: Session) -> None:
+    async def test_bucket_drained_for_a_period_gives_no_tokens_in_it(self, session: Session) -> None:
         await limit(session, "10/s", 100)
-        for _ in range(2):  # a second time it is not twice as long
+        for _ in range(2):  # a second drain does not add up
             await drain_rate_limit(session, "gh", seconds(600))
         refused = await take(session)
         assert not refused.waits_s
@@ -162,13 +162,13 @@ class TestChanges:
         (listed,) = await list_rate_limits(session)
         assert 590 < listed.wait_s <= 600.1
 
-    async def test_what_was_promised_stays_so(self, session: Session) -> None:
+    async def test_drain_keeps_promised_tokens(self, session: Session) -> None:
         await limit(session, "1/s")
         await take(session, callers=31)
         await drain_rate_limit(session, "gh", seconds(10))
         assert 25 < (await take(session, max_wait_s=0)).next_s <= 31
 
-    async def test_a_changed_limit_keeps_its_tokens(self, session: Session) -> None:
+    async def test_changed_rate_limit_keeps_its_tokens(self, session: Session) -> None:
         await limit(session, "1/h", 100)
         await take(session, callers=40)
         await limit(session, "1/h", 80)
@@ -176,7 +176,7 @@ class TestChanges:
         await limit(session, "1/h", 200)
         assert not (await take(session, max_wait_s=0)).waits_s
 
-    async def test_a_changed_rate_keeps_the_time_for_which_tokens_were_promised(self, session: Session) -> None:
+    async def test_changed_rate_keeps_the_wait_for_promised_tokens(self, session: Session) -> None:
         await limit(session, "100/s", 1)
         await drain_rate_limit(session, "gh", seconds(600))
         await limit(session, "1/m")
@@ -186,10 +186,10 @@ class TestChanges:
 async def test_four_processes_together_keep_the_rate(
     client: App, session: Session, database_url: str, tmp_path: Path
 ) -> None:  # F14
-    """By the database's clock, however late somebody wakes up: each token is taken for a moment, and used after it."""
+    """By the database's clock: each token is promised for a time and used after it, however late a process wakes up."""
     rate, total = 50, 600
     await limit(session, f"{rate}/s", 1)
-    # What each update takes, and for when.
+    # Records the tokens of each update, and the time that they are promised for.
     await session.connection.execute(
         """CREATE TABLE promises (due timestamptz);
         CREATE FUNCTION promise() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -209,17 +209,17 @@ async def test_four_processes_together_keep_the_rate(
         for _ in range(4):
             started.worker("--concurrency", "50")
 
-        async def all_are_done() -> bool:
+        async def all_jobs_are_done() -> bool:
             return await count(session.connection, "SELECT count(*) FROM awa.completed") == total
 
-        await eventually(all_are_done, 90)
+        await eventually(all_jobs_are_done, 90)
     workers = await count(session.connection, "SELECT count(DISTINCT worker_id) FROM awa.completed")
     assert workers == 4
     promised = [row["due"] for row in await session.connection.fetch("SELECT due FROM promises ORDER BY due")]
     used = await session.connection.fetch("SELECT finalized_at AS at FROM awa.completed ORDER BY finalized_at")
     assert len(promised) == len(used) == total
-    # The n-th use never comes before the n-th token.
+    # The n-th use is never before the n-th token.
     assert all(use["at"] >= due for use, due in zip(used, promised, strict=True))
-    # While there was always somebody who wanted one, neither more nor fewer were taken than come in that time.
+    # While there were always callers, exactly the tokens that were added were taken.
     steady = [due for due in promised if seconds(2) <= due - promised[0] < seconds(10)]
     assert len(steady) == pytest.approx(8 * rate, abs=0.02 * 8 * rate + 1)

@@ -1,4 +1,4 @@
-"""Least privilege: what each role may do, by the catalog and in real life, today and after an upgrade."""
+"""The rights of each role, in the catalog and in use, now and after an upgrade."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def installed(empty: Installation) -> Installation:
 
 
 async def rights(installed: Installation, role: str) -> dict[str, set[str]]:
-    """Everything in the schema, and what the role may do with it: new objects are looked at by themselves."""
+    """Return the rights of a role on each object of the schema, so that new objects are checked too."""
     async with another_session(installed.database) as session:
         relations = await session.connection.fetch(
             """SELECT relname, relkind::text AS kind, oid FROM pg_class
@@ -56,9 +56,9 @@ async def rights(installed: Installation, role: str) -> dict[str, set[str]]:
         fetchval = session.connection.fetchval
         found: dict[str, set[str]] = {}
         for name, kind, oid in relations:
-            asked, ask = (SEQUENCE_RIGHTS, "sequence") if kind == "S" else (TABLE_RIGHTS, "table")
-            for right in asked:
-                if await fetchval(f"SELECT has_{ask}_privilege($1, $2::oid, $3)", role, oid, right):
+            possible, type_ = (SEQUENCE_RIGHTS, "sequence") if kind == "S" else (TABLE_RIGHTS, "table")
+            for right in possible:
+                if await fetchval(f"SELECT has_{type_}_privilege($1, $2::oid, $3)", role, oid, right):
                     found.setdefault(name, set()).add(right)
             if kind != "S" and await fetchval(
                 "SELECT has_any_column_privilege($1, $2::oid, 'SELECT, INSERT, UPDATE, REFERENCES')", role, oid
@@ -96,7 +96,7 @@ def assert_worker(found: dict[str, set[str]], sequences: tuple[str, ...] = ("cla
         assert had == expected.get(name, {"EXECUTE"} if name.endswith("()") else ROWS), name
 
 
-async def assert_all_belongs_to_the_owner(installed: Installation) -> None:
+async def assert_owner_owns_everything(installed: Installation) -> None:
     async with another_session(installed.database) as session:
         owners = await session.connection.fetch(
             """SELECT pg_get_userbyid(relowner) AS owner, relname::text AS name FROM pg_class
@@ -114,10 +114,10 @@ async def assert_roles(installed: Installation) -> None:
     assert_producer(await rights(installed, f"{installed.name}_producer"))
     assert_reader(await rights(installed, f"{installed.name}_reader"))
     assert_worker(await rights(installed, f"{installed.name}_worker"))
-    await assert_all_belongs_to_the_owner(installed)
+    await assert_owner_owns_everything(installed)
 
 
-async def test_each_role_may_do_what_it_should_and_no_more(installed: Installation) -> None:
+async def test_each_role_has_exactly_its_rights(installed: Installation) -> None:
     await assert_roles(installed)
     stranger = await installed.login()
     async with another_session(stranger) as session:
@@ -125,21 +125,21 @@ async def test_each_role_may_do_what_it_should_and_no_more(installed: Installati
     assert not any((await rights(installed, user)).values())
 
 
-async def test_a_second_time_gives_the_same(installed: Installation) -> None:
+async def test_second_migrate_with_roles_gives_the_same_rights(installed: Installation) -> None:
     await installed.execute(f'GRANT ALL ON "{installed.name}".dead TO {installed.name}_producer, PUBLIC')
     await migrations.migrate(installed.database, roles=True)
     await assert_roles(installed)
 
 
-async def test_the_script_gives_the_same(empty: Installation) -> None:
+async def test_roles_script_gives_the_same_rights(empty: Installation) -> None:
     await migrations.migrate(empty.database)
     for _ in range(2):
         await empty.execute(migrations.roles_script(empty.database.schema))
         await assert_roles(empty)
 
 
-async def test_what_runs_as_the_owner_has_a_fixed_search_path_and_is_not_for_everybody(empty: Installation) -> None:
-    await migrations.migrate(empty.database)  # without roles: they may be made later, or never
+async def test_functions_of_the_owner_have_a_fixed_search_path_and_no_public_access(empty: Installation) -> None:
+    await migrations.migrate(empty.database)  # without roles
     async with another_session(empty.database) as session:
         definers = await session.connection.fetch(
             """SELECT proname, proconfig, EXISTS (SELECT FROM aclexplode(coalesce(proacl, acldefault('f', proowner)))
@@ -154,8 +154,8 @@ async def test_what_runs_as_the_owner_has_a_fixed_search_path_and_is_not_for_eve
         assert not row["for_all"], row["proname"]
 
 
-async def test_a_search_path_of_the_callers_own_changes_nothing(installed: Installation) -> None:
-    """Functions of its own, found first, would run as the owner."""
+async def test_functions_of_the_owner_ignore_the_callers_search_path(installed: Installation) -> None:
+    """A function of the caller that is found first would run as the owner."""
     producer = await installed.login("producer")
     login = f"{installed.name}_producer_0"
     await installed.execute(f"CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO {login}")
@@ -171,7 +171,7 @@ async def test_a_search_path_of_the_callers_own_changes_nothing(installed: Insta
 # The producer.
 
 
-async def test_a_producer_enqueues_from_sql_and_does_nothing_else(installed: Installation) -> None:
+async def test_producer_can_only_enqueue_in_sql(installed: Installation) -> None:
     producer = await installed.login("producer")
     schema = f'"{installed.name}"'
     async with another_session(producer) as session:
@@ -194,7 +194,7 @@ async def test_a_producer_enqueues_from_sql_and_does_nothing_else(installed: Ins
                 await session.connection.execute(forbidden)
 
 
-async def test_a_producer_enqueues_from_python_in_every_way(installed: Installation) -> None:
+async def test_producer_enqueues_from_python_in_every_way(installed: Installation) -> None:
     producer = await installed.login("producer")
     app = App(producer.url, schema=installed.name)
     async with app:
@@ -212,7 +212,7 @@ async def test_a_producer_enqueues_from_python_in_every_way(installed: Installat
         async with app.pool.acquire() as own:
             taken_back = own.transaction()
             await taken_back.start()
-            await app.enqueue("work", {"gone": True}, connection=own)
+            await app.enqueue("work", {"rolled_back": True}, connection=own)
             await taken_back.rollback()
             async with own.transaction():
                 kept = await app.enqueue("work", {"x": 1}, unique=True, connection=own)
@@ -226,10 +226,10 @@ async def test_a_producer_enqueues_from_python_in_every_way(installed: Installat
             await count(session.connection, f"SELECT count(*) FROM {schema}.ready")
             == 1 + 20 + COPY_MIN_JOBS + 5 + 1 + COPY_MIN_JOBS
         )
-        assert await count(session.connection, f"SELECT count(*) FROM {schema}.jobs WHERE args ? 'gone'") == 0
+        assert await count(session.connection, f"SELECT count(*) FROM {schema}.jobs WHERE args ? 'rolled_back'") == 0
 
 
-async def test_a_login_without_a_role_is_told_what_would_help(installed: Installation) -> None:
+async def test_error_for_a_login_without_role_names_the_role(installed: Installation) -> None:
     stranger = await installed.login()
     async with App(stranger.url, schema=installed.name) as app:
         for enqueueing in (app.enqueue("work"), app.enqueue("work", unique=True), app.enqueue_many([app.new("work")])):
@@ -237,7 +237,7 @@ async def test_a_login_without_a_role_is_told_what_would_help(installed: Install
                 await enqueueing
 
 
-async def test_those_who_may_write_into_the_tables_still_do(installed: Installation) -> None:
+async def test_login_with_table_rights_inserts_directly(installed: Installation) -> None:
     worker = await installed.login("worker")
     async with App(worker.url, schema=installed.name) as app, app.pool.acquire() as own:
         await installed.execute(
@@ -251,7 +251,7 @@ async def test_those_who_may_write_into_the_tables_still_do(installed: Installat
 # The reader.
 
 
-async def test_a_reader_sees_everything_and_changes_nothing(installed: Installation) -> None:
+async def test_reader_reads_everything_and_changes_nothing(installed: Installation) -> None:
     reader = await installed.login("reader")
     async with App(installed.database.url, schema=installed.name) as app:
         job = await app.enqueue("work", {"n": 1})
@@ -268,7 +268,7 @@ async def test_a_reader_sees_everything_and_changes_nothing(installed: Installat
 # The worker.
 
 
-async def test_a_worker_and_leader_live_their_whole_life(installed: Installation) -> None:
+async def test_worker_role_suffices_for_worker_and_leader(installed: Installation) -> None:
     worker_database = await installed.login("worker")
     app = App(worker_database.url, schema=installed.name, settings=QUICK)
     schema = f'"{installed.name}"'
@@ -297,7 +297,7 @@ async def test_a_worker_and_leader_live_their_whole_life(installed: Installation
 
     async with another_session(installed.database) as admin:
         await insert_running(admin, kind="child", silent_s=3600)  # its worker is dead
-        await make_old_partition(admin.connection, schema)
+        await create_old_partition(admin.connection, schema)
         await admin.connection.execute(f"DROP TABLE {schema}.{await partition(admin.connection, DAYS_AHEAD)}")
         async with app, working(app, maintenance=True):
             jobs = await app.enqueue_many([app.new(kind) for kind in ("parent", "flaky", "broken", "child")])
@@ -306,35 +306,35 @@ async def test_a_worker_and_leader_live_their_whole_life(installed: Installation
             assert results[0] == "done"
             assert results[1] is None
             assert "it broke" in str(results[2])
-            await eventually(lambda: kinds(admin.connection, schema, "tick"))
-            await eventually(lambda: kinds(admin.connection, schema, "child", 4))
+            await eventually(lambda: has_completed(admin.connection, schema, "tick"))
+            await eventually(lambda: has_completed(admin.connection, schema, "child", 4))
             assert await partition(admin.connection, DAYS_AHEAD)
             await eventually(lambda: old_partition_is_gone(admin.connection, schema))
             leader = await election.get_leader(admin)
             assert leader is not None
-    assert_worker(await rights(installed, f"{installed.name}_worker"))  # of the new partition too
+    assert_worker(await rights(installed, f"{installed.name}_worker"))  # including those on the new partition
     assert_reader(await rights(installed, f"{installed.name}_reader"))
-    await assert_all_belongs_to_the_owner(installed)
+    await assert_owner_owns_everything(installed)
 
 
-async def test_every_task_of_the_leader_runs_as_a_worker(installed: Installation) -> None:
+async def test_worker_role_suffices_for_every_maintenance_task(installed: Installation) -> None:
     worker = await installed.login("worker")
     async with another_session(worker, **STABLE_PLAN_SETTINGS) as session:
         for task in all_tasks(QUICK, [], Metrics()):
             await run_once(task, session)
 
 
-async def test_leaders_of_one_login_follow_each_other(installed: Installation) -> None:
+async def test_candidate_of_the_same_login_terminates_a_frozen_leader(installed: Installation) -> None:
     worker = await installed.login("worker")
     async with another_session(worker) as first, another_session(worker) as second:
         assert await election.try_lead(first)
         assert not await election.try_lead(second)
-        # Nobody waits for a frozen one of the same login; nothing more than membership is needed for it.
+        # PostgreSQL lets a login end its own sessions: membership in the role is enough.
         await eventually(lambda: election.terminate_frozen_leader(second, silence=timedelta(0)))
         await eventually(lambda: election.try_lead(second))
 
 
-async def test_a_worker_cannot_change_the_tables_themselves(installed: Installation) -> None:
+async def test_worker_role_cannot_change_tables(installed: Installation) -> None:
     worker = await installed.login("worker")
     schema = f'"{installed.name}"'
     async with another_session(worker) as session:
@@ -351,7 +351,7 @@ async def test_a_worker_cannot_change_the_tables_themselves(installed: Installat
                 await session.connection.execute(forbidden)
 
 
-# Upgrades, and who may do them.
+# Upgrades.
 
 NEWER = Migration(
     version=9000,
@@ -361,19 +361,17 @@ NEWER = Migration(
 )
 
 
-async def test_after_an_upgrade_the_rights_are_right_again(
-    installed: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_migration_grants_rights_on_new_objects(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("awa_py.db.migrations.all_migrations", lambda: [*all_migrations(), NEWER])
-    member = await installed.login("owner")  # not the one who migrated first
+    member = await installed.login("owner")  # another login than the one that migrated first
     assert await migrations.migrate(member) == [NEWER]
     assert_producer(await rights(installed, f"{installed.name}_producer"))
     assert_reader(await rights(installed, f"{installed.name}_reader"))
     assert_worker(await rights(installed, f"{installed.name}_worker"), ("claim_number", "job_id", "pos", "more_id_seq"))
-    await assert_all_belongs_to_the_owner(installed)
+    await assert_owner_owns_everything(installed)
 
 
-async def test_who_does_not_own_the_schema_is_told_whose_it_is(
+async def test_error_for_a_login_that_is_no_member_names_the_owner(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("awa_py.db.migrations.all_migrations", lambda: [*all_migrations(), NEWER])
@@ -382,8 +380,8 @@ async def test_who_does_not_own_the_schema_is_told_whose_it_is(
         await migrations.migrate(worker)
 
 
-async def test_roles_of_another_database_get_nothing_unasked(installed: Installation, database_url: str) -> None:
-    """Roles are the whole server's: this schema's have the same names, and belong to another database."""
+async def test_roles_of_another_database_get_no_rights(installed: Installation, database_url: str) -> None:
+    """Roles belong to the whole server: another database with a schema of the same name has the same roles."""
     here = Database(database_url, installed.database.schema)
     await migrations.migrate(here)
     async with another_session(here) as session:
@@ -393,20 +391,20 @@ async def test_roles_of_another_database_get_nothing_unasked(installed: Installa
             )
 
 
-async def test_no_superuser_is_needed_but_createrole(empty: Installation) -> None:
+async def test_roles_need_createrole_but_no_superuser(empty: Installation) -> None:
     deploy, login = await empty.login(), f"{empty.name}_stranger_0"
     async with another_session(empty.database) as session:
         name = await session.connection.fetchval("SELECT current_database()")
     await empty.execute(f"GRANT CREATE ON DATABASE {name} TO {login}")
     await migrations.migrate(deploy)
-    says = r"cannot create the roles of schema .*permission denied.* CREATEROLE; `awa migrate --roles --sql` prints"
-    with pytest.raises(SchemaError, match=says):
+    message = r"cannot create the roles of schema .*permission denied.* CREATEROLE; `awa migrate --roles --sql` prints"
+    with pytest.raises(SchemaError, match=message):
         await migrations.migrate(deploy, roles=True)
     await empty.execute(f"ALTER ROLE {login} CREATEROLE")
     for _ in range(2):
         await migrations.migrate(deploy, roles=True)
         await assert_roles(empty)
-    async with App(deploy.url, schema=empty.name) as app:  # and it still is at home there
+    async with App(deploy.url, schema=empty.name) as app:  # the login keeps its rights
         assert (await app.enqueue("work")).id == 1
 
 
@@ -421,13 +419,13 @@ async def test_rights_granted_by_hand_suffice_to_enqueue(empty: Installation) ->
         assert await session.connection.fetchval(f"SELECT {empty.name}.enqueue('work')") == 1
 
 
-async def kinds(connection: Connection, schema: str, kind: str, least: int = 1) -> bool:
+async def has_completed(connection: Connection, schema: str, kind: str, at_least: int = 1) -> bool:
     found = await count(connection, f"SELECT count(*) FROM {schema}.completed WHERE kind = $1", kind)
-    return found >= least
+    return found >= at_least
 
 
 async def partition(connection: Connection, days: int) -> str | None:
-    """The partition of a day, counted from today, where there is one."""
+    """Return the name of the partition of a day, counted from today, if it exists."""
     name: str | None = await connection.fetchval(
         """SELECT relname FROM pg_class
            WHERE relname = 'completed_' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')""",
@@ -436,8 +434,8 @@ async def partition(connection: Connection, days: int) -> str | None:
     return name
 
 
-async def make_old_partition(connection: Connection, schema: str) -> None:
-    """A partition of long ago, made by the owner."""
+async def create_old_partition(connection: Connection, schema: str) -> None:
+    """Create a partition of a past day, as the owner."""
     owner = f"{schema.strip(chr(34))}_owner"
     await connection.execute(
         f"""SET ROLE {owner};

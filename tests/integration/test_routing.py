@@ -33,13 +33,13 @@ async def app(database_url: str) -> AsyncIterator[App]:
 
 
 async def queue_of(app: App, job: Job) -> str:
-    """Where the job is, which is what its enqueuer was told."""
+    """Return the queue of the job. It is the one that the enqueue returned."""
     found = await app.get(job.id)
     assert found == job
     return found.queue
 
 
-# What is enqueued, and where it goes with the routes in code and with those that `operate` sets.
+# What is enqueued, its queue with the routes in code, and with those that `operate` sets.
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("gh_issue", {}, "gh", "gh-priority"),
     ("gh_issue", {"queue": "mine"}, "mine", "mine"),
@@ -58,7 +58,7 @@ async def operate(session: Session) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"delay": "1h"}, {"unique": Unique(key="k")}], ids=["now", "later", "unique"])
-async def test_one_job(app: App, session: Session, options: dict[str, Any]) -> None:
+async def test_single_enqueue_is_routed(app: App, session: Session, options: dict[str, Any]) -> None:
     for kind, chosen, by_code, _ in CASES:
         assert await queue_of(app, await app.enqueue(kind, **chosen, **options)) == by_code
         await session.connection.execute("DELETE FROM awa.unique_keys")
@@ -68,7 +68,7 @@ async def test_one_job(app: App, session: Session, options: dict[str, Any]) -> N
         await session.connection.execute("DELETE FROM awa.unique_keys")
 
 
-async def test_jobs_that_are_enqueued_at_the_same_time(app: App, session: Session) -> None:
+async def test_group_commit_is_routed(app: App, session: Session) -> None:
     await operate(session)
     jobs = await asyncio.gather(*(app.enqueue(kind, **options) for kind, options, *_ in CASES))
     for job, (*_, by_operator) in zip(jobs, CASES, strict=True):
@@ -77,7 +77,7 @@ async def test_jobs_that_are_enqueued_at_the_same_time(app: App, session: Sessio
 
 @pytest.mark.parametrize("times", [1, COPY_MIN_JOBS], ids=["by JSON", "by COPY"])
 @pytest.mark.parametrize("delay", [None, "1h"], ids=["now", "later"])
-async def test_many_jobs(app: App, session: Session, times: int, delay: str | None) -> None:
+async def test_copy_is_routed(app: App, session: Session, times: int, delay: str | None) -> None:
     wanted = [app.new(kind, **options, delay=delay) for kind, options, *_ in CASES] * times
     jobs = await app.enqueue_many(wanted)
     for job, (_, _, by_code, _) in zip(jobs[-len(CASES) :], CASES, strict=True):
@@ -88,18 +88,18 @@ async def test_many_jobs(app: App, session: Session, times: int, delay: str | No
         assert await queue_of(app, job) == by_operator
 
 
-async def test_in_sql(app: App, session: Session) -> None:
+async def test_sql_enqueue_is_routed(app: App, session: Session) -> None:
     async def put(call: str) -> str:
         return (await look(session, await session.connection.fetchval(f"SELECT awa.enqueue({call})"))).queue
 
-    assert await put("'gh_issue'") == "default"  # SQL knows no code
+    assert await put("'gh_issue'") == "default"  # routes in code do not apply to SQL
     await operate(session)
     assert await put("'gh_issue'") == "gh-priority"
     assert await put("'gh_issue', queue => 'mine'") == "mine"
     assert await put("'work'") == "default"
 
 
-async def test_from_a_schedule(database_url: str, session: Session) -> None:
+async def test_schedule_is_routed(database_url: str, session: Session) -> None:
     app = App(database_url)
 
     @app.cron("* * * * *")
@@ -129,7 +129,7 @@ async def test_from_a_schedule(database_url: str, session: Session) -> None:
     assert (await look(session, triggered)).queue == "gh-priority"
 
 
-async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> None:
+async def test_producer_is_routed(fresh_database_url: str) -> None:
     async with installation(fresh_database_url) as installed:
         await migrations.migrate(installed.database, roles=True)
         async with another_session(installed.database) as session:
@@ -142,7 +142,7 @@ async def test_a_login_that_may_only_call_functions(fresh_database_url: str) -> 
                 assert [job.queue for job in many[-2:]] == ["quick", "slack"]
 
 
-async def test_a_login_that_may_not_read_routes_has_functions_do_it(fresh_database_url: str) -> None:
+async def test_login_that_cannot_read_routes_calls_functions(fresh_database_url: str) -> None:
     async with installation(fresh_database_url) as installed:
         await migrations.migrate(installed.database, roles=True)
         login = await installed.login("worker")
@@ -152,18 +152,18 @@ async def test_a_login_that_may_not_read_routes_has_functions_do_it(fresh_databa
             assert len(await app.enqueue_many([app.new("work")] * COPY_MIN_JOBS)) == COPY_MIN_JOBS
 
 
-async def test_the_queue_that_it_goes_to_is_woken(app: App, session: Session) -> None:
+async def test_workers_of_the_routed_queue_are_woken(app: App, session: Session) -> None:
     await operate(session)
-    heard = await listen(session, "gh", "gh-priority", "hooks")
+    notifications = await listen(session, "gh", "gh-priority", "hooks")
     await app.enqueue("gh_issue")
     await app.enqueue_many([app.new("gh_hook_push")] * COPY_MIN_JOBS)
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
     assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 1 + COPY_MIN_JOBS
     await asyncio.sleep(0)
-    assert heard == ["ready:gh-priority", "ready:hooks", "end:"]
+    assert notifications == ["ready:gh-priority", "ready:hooks", "end:"]
 
 
-async def test_code_and_database_choose_the_same_pattern(session: Session) -> None:
+async def test_python_and_sql_choose_the_same_pattern(session: Session) -> None:
     patterns = ["*", "a*", "ab*", "abc", "abc*", "ab_c*", "a%*", "A*", "ü*", "a.b", "\\*"]
     for pattern in patterns:
         await set_route(session, pattern, f"to {pattern}")
@@ -175,11 +175,11 @@ async def test_code_and_database_choose_the_same_pattern(session: Session) -> No
 
 
 class TestRows:
-    async def test_set_change_delete(self, session: Session) -> None:
+    async def test_routes_can_be_set_changed_and_deleted(self, session: Session) -> None:
         await set_route(session, "gh_*", "gh")
         (route,) = await list_routes(session)
         await set_route(session, "gh_*", "gh")
-        assert await list_routes(session) == [route]  # unchanged is untouched
+        assert await list_routes(session) == [route]  # an unchanged route is not written
         await set_route(session, "gh_*", "other")
         (changed,) = await list_routes(session)
         assert (changed.pattern, changed.queue) == ("gh_*", "other")
@@ -187,6 +187,6 @@ class TestRows:
         assert [await delete_route(session, "gh_*"), await delete_route(session, "gh_*")] == [True, False]
 
     @pytest.mark.parametrize(("pattern", "queue"), [("g*h", "q"), ("", "q"), ("x" * 201, "q"), ("gh", "a,b")])
-    async def test_what_cannot_be_is_refused_by_the_table_too(self, session: Session, pattern: str, queue: str) -> None:
+    async def test_table_refuses_an_invalid_route(self, session: Session, pattern: str, queue: str) -> None:
         with pytest.raises(asyncpg.CheckViolationError):
             await set_route(session, pattern, queue)

@@ -1,4 +1,4 @@
-"""The folder of statements: each prepares, each is called from one place, each says what its values are."""
+"""The SQL files: each can be prepared, is called from one place, and has a header that names its values."""
 
 import re
 from importlib.resources import files
@@ -26,7 +26,7 @@ NAMES = sorted(
 SOURCES = {path.name: path.read_text() for path in Path(awa_py.store.__file__).parent.glob("*.py")}
 
 
-def test_there_are_statements() -> None:
+def test_statement_files_are_found() -> None:
     assert len(NAMES) > 40
     assert "claim_jobs" in NAMES
 
@@ -48,10 +48,10 @@ async def test_every_statement_prepares_in_a_schema_of_another_name(fresh_databa
             await session.connection.prepare(text)
 
 
-async def test_a_job_lives_its_life_in_a_schema_of_another_name(fresh_database_url: str) -> None:
+async def test_job_passes_all_states_in_a_schema_of_another_name(fresh_database_url: str) -> None:
     database = Database(fresh_database_url, Schema("My Jobs"))
     await migrations.migrate(database)
-    # Nothing of it may lean on the search path.
+    # Nothing may depend on the search path.
     async with another_session(database, search_path="pg_catalog") as session:
         first, second = await put(session, NewJob(kind="work"), NewJob(kind="work", delay=seconds(60)))
         (row,) = await claim(session)
@@ -92,13 +92,13 @@ def test_every_statement_is_called_from_one_place(name: str) -> None:
     assert len(calls) == 1, calls
 
 
-def test_no_call_names_a_statement_that_is_not_there() -> None:
+def test_every_called_statement_exists() -> None:
     named = {name for text in SOURCES.values() for name in re.findall(r'session\.fetch(?:row|val)?\(\s*"(\w+)"', text)}
     assert named == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_statement_begins_with_what_it_does_and_names_its_values(name: str) -> None:
+def test_every_header_describes_the_statement_and_its_values(name: str) -> None:
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text()
     lines = text.splitlines()
     header = [line for line in lines if line.startswith("--")]
@@ -112,5 +112,5 @@ def test_every_statement_begins_with_what_it_does_and_names_its_values(name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_statement_is_one(name: str) -> None:
+def test_every_file_has_one_statement(name: str) -> None:
     assert ";" not in re.sub(r"--.*", "", (files("awa_py.store.sql") / f"{name}.sql").read_text())

@@ -1,4 +1,4 @@
-"""An ended job that is retried takes its unique key again, and is left alone where another one holds it."""
+"""A finished job that is retried acquires its unique key again, and is left alone if another job holds it."""
 
 import asyncio
 import json
@@ -53,13 +53,13 @@ async def insert_dead(session: Session, count: int = 1, **columns: Any) -> list[
     return await insert(session, "dead", count, **{"state": "failed", "attempt": 1, "lease": 1, **columns})
 
 
-async def sweep(session: Session) -> int:
-    _, swept = await delete_free_unique_keys(session, after="", limit=100)
-    return swept
+async def delete_free_keys(session: Session) -> int:
+    _, deleted = await delete_free_unique_keys(session, after="", limit=100)
+    return deleted
 
 
 async def holder(session: Session) -> tuple[Any, ...]:
-    """Who is down for the key, whether for some time only, and in which states."""
+    """Return the holder of the key, whether it expires, and its states."""
     (row,) = await session.connection.fetch("SELECT job_id, expires_at IS NOT NULL, states FROM awa.unique_keys")
     return tuple(row)
 
@@ -70,7 +70,7 @@ async def waits_for_a_lock(session: Session) -> bool:
 
 class TestHeld:
     @pytest.mark.parametrize("unique", [True, "1h"])
-    async def test_while_another_holds_the_key_it_is_left_alone(self, app: App, session: Session, unique: Any) -> None:
+    async def test_failed_job_whose_key_is_held_is_not_retried(self, app: App, session: Session, unique: Any) -> None:
         ended = await cancelled(app, unique=unique)
         live = await app.enqueue("work", unique=unique)
         before = await look(session, ended)
@@ -79,22 +79,22 @@ class TestHeld:
         assert await states(session) == {"cancelled": 1, "available": 1}
         assert (await holder(session))[0] == live.id
 
-    async def test_so_is_a_completed_one(self, app: App, session: Session) -> None:
+    async def test_completed_job_whose_key_is_held_is_not_retried(self, app: App, session: Session) -> None:
         ended = await completed(app, session)
         live = await app.enqueue("work", unique=K)
         assert not await app.retry(ended)
         assert await app.cancel(live.id)
         assert await app.retry(ended)
 
-    async def test_another_that_has_completed_holds_the_key_for_its_period(self, app: App, session: Session) -> None:
+    async def test_completed_holder_keeps_the_key_for_its_period(self, app: App, session: Session) -> None:
         ended = await cancelled(app, unique="1h")
         await completed(app, session, unique="1h")
         assert not await app.retry(ended)
         await session.connection.execute("UPDATE awa.unique_keys SET expires_at = now()")
         assert await app.retry(ended)
 
-    async def test_one_that_waits_comes_now_whoever_holds_the_key(self, app: App, session: Session) -> None:
-        """It is there already: there is no job more than before."""
+    async def test_retryable_job_is_retried_whoever_holds_its_key(self, app: App, session: Session) -> None:
+        """It is unfinished already: the retry adds no unfinished job."""
         waits = await app.enqueue("work", unique="1h", delay="2h")
         await session.connection.execute("UPDATE awa.unique_keys SET expires_at = now()")
         assert (await app.enqueue("work", unique="1h")).is_new
@@ -103,27 +103,27 @@ class TestHeld:
 
 
 class TestFree:
-    async def test_it_holds_the_key_again_where_that_was_swept(self, app: App, session: Session) -> None:
+    async def test_retried_job_acquires_a_deleted_key(self, app: App, session: Session) -> None:
         ended = await cancelled(app)
-        assert await sweep(session) == 1
+        assert await delete_free_keys(session) == 1
         assert await app.retry(ended)
         again = await app.enqueue("work", unique=K)
         assert (again.id, again.is_new) == (ended, False)
 
-    async def test_it_holds_the_key_again_where_another_had_it(self, app: App, session: Session) -> None:
+    async def test_retried_job_takes_the_key_over_from_a_finished_job(self, app: App, session: Session) -> None:
         ended = await cancelled(app)
         await cancelled(app)
         assert await app.retry(ended)
         again = await app.enqueue("work", unique=K)
         assert (again.id, again.is_new) == (ended, False)
 
-    @pytest.mark.parametrize("swept", [False, True], ids=["over", "swept"])
-    async def test_once_its_period_is_over_it_holds_the_key_until_it_ends(
-        self, app: App, session: Session, swept: bool
+    @pytest.mark.parametrize("deleted", [False, True], ids=["expired", "deleted"])
+    async def test_retried_job_with_an_expired_period_holds_the_key_until_it_ends(
+        self, app: App, session: Session, deleted: bool
     ) -> None:
         ended = await completed(app, session, unique="1h")
         await session.connection.execute("UPDATE awa.unique_keys SET expires_at = now()")
-        assert await sweep(session) == 1 if swept else True
+        assert await delete_free_keys(session) == 1 if deleted else True
         assert await app.retry(ended)
         assert await holder(session) == (ended, False, UNFINISHED)
         assert (await app.enqueue("work", unique="1h")).id == ended
@@ -131,31 +131,33 @@ class TestFree:
         await complete_jobs(session, OWNER, [ended], [row["lease"]], [None], keep=True)
         assert (await app.enqueue("work", unique="1h")).is_new
 
-    async def test_one_that_still_holds_its_key_keeps_period_and_states(self, app: App, session: Session) -> None:
+    async def test_retried_holder_keeps_period_and_states(self, app: App, session: Session) -> None:
         ended = await completed(app, session, unique="1h")
         before = await session.connection.fetchrow("SELECT * FROM awa.unique_keys")
         assert await app.retry(ended)
         assert await session.connection.fetchrow("SELECT * FROM awa.unique_keys") == before
         assert (await app.enqueue("work", unique="1h")).id == ended
 
-    async def test_once_it_has_ended_the_key_is_free(self, app: App, session: Session) -> None:
+    async def test_key_is_free_after_the_retried_job_ends(self, app: App, session: Session) -> None:
         ended = await cancelled(app)
-        assert await sweep(session) == 1
+        assert await delete_free_keys(session) == 1
         assert await app.retry(ended)
         assert await app.cancel(ended)
-        assert await sweep(session) == 1
+        assert await delete_free_keys(session) == 1
         assert (await app.enqueue("work", unique=K)).is_new
 
-    async def test_a_sweep_that_saw_it_ended_leaves_its_key(self, app: App, database: Database) -> None:
-        """The sweep's snapshot is from before the retry; which changes nothing in the key's row, and yet writes it."""
+    async def test_cleanup_with_an_old_snapshot_keeps_the_key_of_a_retried_job(
+        self, app: App, database: Database
+    ) -> None:
+        """The cleanup's snapshot is older than the retry, which writes the key's row without changing it."""
         ended = await cancelled(app)
         async with another_session(database) as other:
             before = await other.connection.fetchval("SELECT ctid FROM awa.unique_keys")
             assert await app.retry(ended)
-            # It is by its row's place that the sweep tells a key that was taken since.
+            # The cleanup recognizes a key that was acquired since by the new ctid of its row.
             assert await other.connection.fetchval("SELECT ctid FROM awa.unique_keys") != before
 
-    async def test_a_sweep_never_takes_the_key_of_a_job_that_was_just_retried(
+    async def test_cleanup_never_deletes_the_key_of_a_job_that_was_just_retried(
         self, app: App, session: Session, database: Database
     ) -> None:
         await app.enqueue_many(app.new("work", unique=Unique(key=f"a{n:04}")) for n in range(900))
@@ -179,7 +181,7 @@ class TestFree:
 
 
 class TestMany:
-    async def test_of_two_with_the_same_key_the_older_one_is_retried(self, app: App, session: Session) -> None:
+    async def test_older_of_two_jobs_with_the_same_key_is_retried(self, app: App, session: Session) -> None:
         first, second = await insert_dead(session, 2, unique_key="k")
         (third,) = await insert_completed(session, age_s=1, unique_key="k")
         (free,) = await insert_dead(session)
@@ -188,19 +190,17 @@ class TestMany:
         assert await states(session) == {"available": 3, "failed": 1, "completed": 1}
         assert (await app.enqueue("work", unique=K)).id == first
 
-    async def test_of_two_with_the_same_key_the_one_that_still_holds_it_is_retried(
-        self, app: App, session: Session
-    ) -> None:
+    async def test_holder_among_two_jobs_with_the_same_key_is_retried(self, app: App, session: Session) -> None:
         ended = await cancelled(app, unique="1h")
         done = await completed(app, session, unique="1h")
         assert await retry_jobs(session, [ended, done]) == {done}
 
-    async def test_one_that_has_changed_since_does_not_take_the_key_from_another(self, session: Session) -> None:
+    async def test_job_that_changed_since_does_not_take_the_key(self, session: Session) -> None:
         changed, same = await insert_dead(session, 2, unique_key="k")
         seen = SeenJobs([State.FAILED, State.FAILED], [0, 1])
         assert await retry_jobs(session, [changed, same], seen) == {same}
 
-    async def test_in_bulk_one_job_of_a_key_is_retried(self, session: Session) -> None:
+    async def test_bulk_retry_retries_one_job_per_key(self, session: Session) -> None:
         for key in ("a", "b", "c"):
             await insert_dead(session, 4, unique_key=key)
         preview = await bulk.preview(session, bulk.retry(), Selection())
@@ -208,15 +208,15 @@ class TestMany:
         assert [(batch.found, batch.changed) async for batch in batches] == [(5, 2), (5, 1), (2, 0)]
         assert await states(session) == {"available": 3, "failed": 9}
 
-    async def test_jobs_without_a_key_cost_nothing_more(self, session: Session) -> None:
+    async def test_retry_of_jobs_without_key_reads_no_keys(self, session: Session) -> None:
         ids = [*await insert_dead(session, 20), *await insert_completed(session, 20, age_s=1)]
-        assert await looked_for_keys(session, ids) == 0
+        assert await key_lookups(session, ids) == 0
         keyed = await insert_dead(session, unique_key="k")
-        assert await looked_for_keys(session, ids[:5] + keyed) == 1
+        assert await key_lookups(session, ids[:5] + keyed) == 1
 
 
-async def looked_for_keys(session: Session, ids: list[int]) -> int:
-    """How often a retry of these looked for jobs with a key."""
+async def key_lookups(session: Session, ids: list[int]) -> int:
+    """Return how often a retry of these jobs looked for keys."""
 
     def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield node
@@ -233,8 +233,8 @@ async def looked_for_keys(session: Session, ids: list[int]) -> int:
     return int(found["Actual Loops"])
 
 
-class TestAtTheSameTime:
-    async def test_a_retry_waits_for_an_enqueue(self, app: App, session: Session, database: Database) -> None:
+class TestConcurrency:
+    async def test_retry_waits_for_an_enqueue(self, app: App, session: Session, database: Database) -> None:
         ended = await cancelled(app)
         async with another_session(database) as other:
             async with other.connection.transaction():
@@ -245,9 +245,9 @@ class TestAtTheSameTime:
             assert not await retrying
         assert await states(session) == {"cancelled": 1, "available": 1}
 
-    async def test_an_enqueue_waits_for_a_retry(self, app: App, session: Session, database: Database) -> None:
+    async def test_enqueue_waits_for_a_retry(self, app: App, session: Session, database: Database) -> None:
         ended = await cancelled(app)
-        assert await sweep(session) == 1
+        assert await delete_free_keys(session) == 1
         async with another_session(database) as other:
             async with other.connection.transaction():
                 assert await retry_jobs(other, [ended]) == {ended}
@@ -256,7 +256,9 @@ class TestAtTheSameTime:
             job = await adding
         assert (job.id, job.is_new) == (ended, False)
 
-    async def test_a_retry_waits_for_that_of_another_job(self, app: App, session: Session, database: Database) -> None:
+    async def test_retry_waits_for_the_retry_of_another_job(
+        self, app: App, session: Session, database: Database
+    ) -> None:
         first, second = await insert_dead(session, 2, unique_key="k")
         async with another_session(database) as other:
             async with other.connection.transaction():
@@ -265,7 +267,7 @@ class TestAtTheSameTime:
                 await eventually(lambda: waits_for_a_lock(session))
             assert not await retrying
 
-    async def test_retries_and_enqueues_give_one_job(self, app: App, session: Session) -> None:
+    async def test_concurrent_retries_and_enqueues_leave_one_unfinished_job(self, app: App, session: Session) -> None:
         for n in range(20):
             unique = Unique(key=f"key {n}")
             first, second = await cancelled(app, unique=unique), await cancelled(app, unique=unique)
@@ -273,7 +275,9 @@ class TestAtTheSameTime:
             await asyncio.gather(*tasks)
             assert (await states(session))["available"] == n + 1
 
-    async def test_keys_in_opposite_order_do_not_deadlock(self, app: App, session: Session, database: Database) -> None:
+    async def test_retries_of_keys_in_opposite_order_do_not_deadlock(
+        self, app: App, session: Session, database: Database
+    ) -> None:
         keys = [f"key {n:03}" for n in range(200)]
         async with another_session(database) as other:
             for round_ in range(5):
