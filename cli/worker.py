@@ -22,8 +22,9 @@ from awa_py.systemd.notifier import STARTUP_INTERVAL_S, Notifier
 from awa_py.systemd.reload import Reload
 from awa_py.systemd.service import Service
 from awa_py.systemd.summary import Summary
+from awa_py.worker.processes.lifeline import watch_supervisor
 from awa_py.worker.processes.status_pipe import StatusReporter
-from awa_py.worker.processes.supervisor import INDEX_VARIABLE, Supervisor, watch_supervisor
+from awa_py.worker.processes.supervisor import INDEX_VARIABLE, Supervisor
 from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 from .environment import Environment
@@ -139,7 +140,7 @@ def worker(
     if processes > 1 and index is None:
         again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
         supervisor = Supervisor(
-            again, processes, listening=metrics_port is not None, notifier=notifier, settings=settings
+            again, processes, with_metrics=metrics_port is not None, notifier=notifier, reload=settings
         )
         with serve_processes(supervisor, host=metrics_host, port=metrics_port):
             code = supervisor.run()
@@ -188,7 +189,7 @@ async def _work(
     summary = Summary(metrics.stats, f"queues {', '.join(queues)}")
     service = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, reload=settings)
     watch_supervisor()
-    reporting = asyncio.create_task(_report(worker, StatusReporter.of_this_process()))
+    reporting = asyncio.create_task(_report(worker, StatusReporter.from_environ()))
     try:
         async with service, app:  # handlers may enqueue
             with serve_metrics(metrics, worker, host=host, port=port):
@@ -202,16 +203,16 @@ async def _report(worker: Worker, reporter: StatusReporter) -> None:
     """Tells the supervisor that the worker is at work; for ever, where it wants to know how it goes on."""
     while not worker.ready.is_set():
         _tell(worker, reporter)
-        await wait_for_event(worker.ready, reporter.every_s or None)
-    while reporter.every_s:
+        await wait_for_event(worker.ready, reporter.interval_s or None)
+    while reporter.interval_s:
         _tell(worker, reporter)
-        await asyncio.sleep(min(STARTUP_INTERVAL_S, reporter.every_s) if worker.problems() else reporter.every_s)
+        await asyncio.sleep(min(STARTUP_INTERVAL_S, reporter.interval_s) if worker.problems() else reporter.interval_s)
     _tell(worker, reporter)
 
 
 def _tell(worker: Worker, reporter: StatusReporter) -> None:
-    if worker.responds(within_s=2 * reporter.every_s):
-        reporter.tell(worker.metrics.stats(), at_work=worker.ready.is_set(), is_ready=not worker.problems())
+    if worker.responds(within_s=2 * reporter.interval_s):
+        reporter.send(worker.metrics.stats(), has_started=worker.ready.is_set(), is_ready=not worker.problems())
 
 
 def _leave() -> None:

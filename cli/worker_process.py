@@ -11,7 +11,7 @@ from typing import IO
 
 from awa_py.db.database import Database
 from awa_py.errors import AwaError
-from awa_py.worker.processes.supervisor import LIFELINE_VARIABLE, lifeline
+from awa_py.worker.processes.lifeline import LIFELINE_VARIABLE, lifeline
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

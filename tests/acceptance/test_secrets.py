@@ -406,7 +406,7 @@ class TestAWorkersLife:
     def _check_that_it_happened(log: str, errors: str, last: str) -> None:
         for line in (
             "mine: a line of my own [job ",
-            "has blocked the event loop for 0.",
+            "has been blocking the event loop for 0.",
             "failed permanently on attempt 1",
             "failed, retry in",
             "took over 1 jobs of queue rescued",

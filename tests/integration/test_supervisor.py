@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from awa_py.errors import ConfigError
-from awa_py.worker.processes.supervisor import Supervisor, restart_pause_s
+from awa_py.worker.processes.supervisor import Supervisor, restart_delay_s
 
 PATIENCE_S = 30.0
 
@@ -28,7 +28,7 @@ def count(what):
     return len([path for path in Path().glob(what + ".*") if not path.name.endswith("-")])
 """
 UNTIL_STOPPED = """
-from awa_py.worker.processes.supervisor import watch_supervisor
+from awa_py.worker.processes.lifeline import watch_supervisor
 def stop(number, frame):
     say(signal.Signals(number).name)
     sys.exit(0)
@@ -154,7 +154,7 @@ def test_a_killed_child_is_started_again(stage: Stage) -> None:
     stage.supervisor.terminate()
     code, log = stage.ends()
     assert code == 0
-    assert "of 2 died: killed by SIGKILL; it starts again in 0.5 s" in log
+    assert "of 2 died: killed by SIGKILL; restarting it in 0.5 s" in log
 
 
 def test_a_child_that_fails_after_others_could_start_is_started_again(stage: Stage) -> None:
@@ -175,7 +175,7 @@ def test_children_that_are_done_are_not_started_again(stage: Stage) -> None:
 def test_a_stop_while_a_child_waits_for_its_next_start(stage: Stage) -> None:
     stage.run('say("up"); os.kill(os.getpid(), signal.SIGKILL)', processes=1)
     assert stage.supervisor.stderr is not None
-    while "it starts again in 2 s" not in (line := stage.supervisor.stderr.readline()):
+    while "restarting it in 2 s" not in (line := stage.supervisor.stderr.readline()):
         assert line, "the supervisor ended"
     stage.supervisor.terminate()
     assert stage.ends()[0] == 0
@@ -215,7 +215,7 @@ def test_all_that_die_at_work_are_started_again(stage: Stage) -> None:
     """A job that kills its process must not take the supervisor with it."""
     stage.run(
         "from awa_py.worker.processes.status_pipe import ProcessStats, StatusReporter\n"
-        "StatusReporter.of_this_process().tell(ProcessStats(), at_work=True, is_ready=True); say('up'); sys.exit(1)"
+        "StatusReporter.from_environ().send(ProcessStats(), has_started=True, is_ready=True); say('up'); sys.exit(1)"
     )
     eventually(lambda: len(stage.seen("up")) >= 5)
     stage.supervisor.terminate()
@@ -248,9 +248,9 @@ def test_a_command_that_does_not_exist_leaves_nothing_behind() -> None:
 
 
 def test_pauses_grow_and_are_bounded() -> None:
-    assert [restart_pause_s(failures) for failures in (1, 2, 3, 6, 7, 8, 1000)] == [0.5, 1, 2, 16, 30, 30, 30]
+    assert [restart_delay_s(failures) for failures in (1, 2, 3, 6, 7, 8, 1000)] == [0.5, 1, 2, 16, 30, 30, 30]
 
 
 def test_at_least_one_process() -> None:
-    with pytest.raises(ConfigError, match="processes is 1 or more, not 0"):
+    with pytest.raises(ConfigError, match="processes must be 1 or more, not 0"):
         Supervisor(["true"], 0)

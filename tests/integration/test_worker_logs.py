@@ -184,11 +184,11 @@ class TestBlockers:
             await sleepy_batch.enqueue()
             found = await eventually(lambda: self.of(lines) if len(self.of(lines)) == 4 else None)
         first, over, batch, _ = (line.getMessage() for line in found)
-        assert first.startswith(f"job {job.id} (sleepy) has blocked the event loop for 0.")
+        assert first.startswith(f"job {job.id} (sleepy) has been blocking the event loop for 0.")
         assert "time.sleep(1.5)  # what it is about" in first
         assert "run_until_complete" not in first
         assert over.startswith(f"job {job.id} (sleepy) blocked the event loop for 1.")
-        assert batch.startswith("1 jobs (sleepy_batch) has blocked the event loop for 0.")
+        assert batch.startswith("1 jobs (sleepy_batch) has been blocking the event loop for 0.")
         assert found[0].__dict__["job_id"] == job.id
         assert {line.levelno for line in found} == {logging.WARNING}
 
@@ -211,4 +211,4 @@ class TestBlockers:
 
     @staticmethod
     def of(lines: list[logging.LogRecord]) -> list[logging.LogRecord]:
-        return [line for line in lines if line.name == "awa.blockers"]
+        return [line for line in lines if line.name == "awa.watchdog"]

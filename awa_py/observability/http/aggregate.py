@@ -66,9 +66,9 @@ class ProcessAggregate:
 
 
 def _get(path: str, child: ChildProcess) -> str | None:
-    if child.process is None or child.listener is None:
+    if child.process is None or child.metrics_socket is None:
         return None
-    host, port = child.listener.getsockname()
+    host, port = child.metrics_socket.getsockname()
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)

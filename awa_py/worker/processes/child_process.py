@@ -1,4 +1,4 @@
-"""A place for one of several processes, and how the process that holds it is."""
+"""A child process of the supervisor."""
 
 import socket
 import subprocess
@@ -10,27 +10,28 @@ from awa_py.observability.metrics import ProcessStats
 
 @dataclass(slots=True)
 class ChildProcess:
-    """A place for a process, and the process that holds it now."""
+    """One of the numbered children. The process changes when it is restarted, the number and the socket stay."""
 
     number: int
-    listener: socket.socket | None = None  # outlives the process: the next one goes on with it
+    metrics_socket: socket.socket | None = None  # inherited by each process with this number
     process: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
-    started_at: float = 0.0
-    failures: int = 0
-    got_to_work: bool = False
-    is_ready: bool = False
+    started_at: float = 0.0  # by the monotonic clock, like all times here
+    restart_at: float | None = None
+    failures: int = 0  # in a row
     failed_to_start: bool = False
-    heard_at: float = 0.0  # by the clock of started_at
+    has_started: bool = False  # one of its processes has reported that it started
+    is_ready: bool = False
     is_aborted: bool = False
+    last_report_at: float = 0.0
     stats: ProcessStats = field(default_factory=ProcessStats)
-    start_again_at: float | None = None
 
     @property
     def age_s(self) -> float:
-        """Since its last start."""
+        """Return the seconds since its last start."""
         return time.monotonic() - self.started_at
 
     @property
-    def at_work(self) -> bool:
-        return self.process is not None or self.start_again_at is not None
+    def is_active(self) -> bool:
+        """Return True if it runs or will be restarted."""
+        return self.process is not None or self.restart_at is not None

@@ -1,7 +1,7 @@
-"""What each of several processes tells its supervisor: a line in a pipe that all of them share."""
+"""The status pipe: child processes report their status to the supervisor, one line per report, all in one pipe."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from typing import Self
@@ -9,71 +9,73 @@ from typing import Self
 from awa_py.observability.metrics import ProcessStats
 
 VARIABLE = "AWA_REPORTS_FD"
-PIPE_BYTES = 65536  # all that a pipe holds
+PIPE_BYTES = 65536  # the capacity of a pipe
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """How the process in one of the places is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReport:
+    """The status of one child process."""
 
     index: int
-    at_work: bool  # it has started well
-    is_ready: bool  # and nothing keeps it from its work
+    has_started: bool
+    is_ready: bool
     stats: ProcessStats
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        index, at_work, is_ready, running, done, failed, leads = map(int, line.split())
-        return cls(index, bool(at_work), bool(is_ready), ProcessStats(running, done, failed, bool(leads)))
+        index, has_started, is_ready, running, done, failed, is_leader = map(int, line.split())
+        stats = ProcessStats(running, done, failed, bool(is_leader))
+        return cls(index=index, has_started=bool(has_started), is_ready=bool(is_ready), stats=stats)
 
 
 class StatusReporter:
-    """For a child: says how it is. Nobody asks where there is no supervisor."""
+    """Sends the reports of a child process. Without a supervisor, it sends nothing."""
 
-    def __init__(self, end: int | None = None, index: int = 0, every_s: float = 0) -> None:
-        self._end = end
+    def __init__(self, fd: int | None = None, index: int = 0, interval_s: float = 0) -> None:
+        self._fd = fd
         self._index = index
-        self.every_s = every_s  # 0: it is enough to say once that it is at work
+        self.interval_s = interval_s  # 0: one report that the process has started is enough
 
     @classmethod
-    def of_this_process(cls) -> Self:
-        given = os.environ.pop(VARIABLE, None)  # not for the child's own children
-        if given is None:
+    def from_environ(cls) -> Self:
+        """Create it from the variable, and remove that, so that processes that jobs start do not inherit it."""
+        value = os.environ.pop(VARIABLE, None)
+        if value is None:
             return cls()
-        end, index, every_s = given.split(":")
-        os.set_inheritable(int(end), False)
-        return cls(int(end), int(index), float(every_s))
+        fd, index, interval_s = value.split(":")
+        os.set_inheritable(int(fd), False)
+        return cls(int(fd), int(index), float(interval_s))
 
     @staticmethod
-    def variable(end: int, index: int, every_s: float) -> dict[str, str]:
-        """For a supervisor: how the child finds the pipe."""
-        return {VARIABLE: f"{end}:{index}:{every_s}"}
+    def variable(fd: int, index: int, interval_s: float) -> dict[str, str]:
+        """Return the variable for the environment of a child process."""
+        return {VARIABLE: f"{fd}:{index}:{interval_s}"}
 
-    def tell(self, stats: ProcessStats, *, at_work: bool, is_ready: bool) -> None:
-        if self._end is None:
+    def send(self, stats: ProcessStats, *, has_started: bool, is_ready: bool) -> None:
+        if self._fd is None:
             return
-        words = (self._index, at_work, is_ready, *astuple(stats))
-        with suppress(OSError):  # the supervisor is gone, as the lifeline says too; or it does not come to read
-            os.write(self._end, (" ".join(str(int(word)) for word in words) + "\n").encode())
+        values = (self._index, has_started, is_ready, *astuple(stats))
+        with suppress(OSError):  # the supervisor has ended, which the lifeline reports too, or the pipe is full
+            os.write(self._fd, (" ".join(str(int(value)) for value in values) + "\n").encode())
 
 
-def received(read_end: int) -> Iterable[Report]:
-    """What has come since the last time; each line was written at once, so that there are no halves."""
+def read_reports(read_fd: int) -> list[StatusReport]:
+    """Return the reports that have arrived. Lines are complete: each was written by one call."""
     try:
-        text = os.read(read_end, PIPE_BYTES).decode()
+        text = os.read(read_fd, PIPE_BYTES).decode()
     except BlockingIOError:
         return []
-    return [Report.parse(line) for line in text.splitlines()]
+    return [StatusReport.parse(line) for line in text.splitlines()]
 
 
 @contextmanager
-def pipe() -> Iterator[tuple[int, int]]:
-    """The end to read from, and the one to inherit; neither ever blocks."""
-    read_end, write_end = os.pipe()
-    for end in (read_end, write_end):
-        os.set_blocking(end, False)
+def status_pipe() -> Iterator[tuple[int, int]]:
+    """Open a pipe that never blocks. Yield the end to read from and the end that children inherit."""
+    read_fd, write_fd = os.pipe()
+    for fd in (read_fd, write_fd):
+        os.set_blocking(fd, False)
     try:
-        yield read_end, write_end
+        yield read_fd, write_fd
     finally:
-        os.close(write_end)
-        os.close(read_end)
+        os.close(write_fd)
+        os.close(read_fd)
