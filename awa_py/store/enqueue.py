@@ -78,4 +78,15 @@ async def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueue
         rows = await session.fetch("enqueue_jobs", array)
     except REFUSALS as error:
         raise InvalidJob(f"PostgreSQL refused the job: {describe(error)}") from None
-    return [Enqueued(**{**dict(row), "state": State(row["state"])}) for row in rows]
+    return [  # not Enqueued(**row): this is the hot path of single enqueues, and keywords take twice as long
+        Enqueued(
+            row["id"],
+            row["is_new"],
+            State(row["state"]),
+            row["run_at"],
+            row["created_at"],
+            row["queue"],
+            row["can_read_holder"],
+        )
+        for row in rows
+    ]
