@@ -213,10 +213,10 @@ class TestMaintenance:
 
     async def test_leads_until_a_signal_comes(self, awa: Awa, connection: Connection) -> None:
         assert awa.ok("leader", "--json").json is None
-        assert "nobody leads" in awa.ok("leader").out
+        assert "there is no leader" in awa.ok("leader").out
         process = awa.start("maintenance")
         assert process.stderr is not None
-        while "leading" not in process.stderr.readline():
+        while "elected as the leader" not in process.stderr.readline():
             pass
         leader = awa.ok("leader", "--json").json
         assert leader["pid"] == process.pid

@@ -47,7 +47,7 @@ async def run_some(client: awa.App, worker: Process, number: int, seconds: float
 async def test_the_jobs_of_a_killed_worker_are_soon_back(client: awa.App, by_default: Processes, leads: bool) -> None:
     doomed = by_default.worker(*([] if leads else ["--no-maintenance"]))
     if leads:
-        await eventually("it leads", lambda: "leading" in doomed.output)
+        await eventually("it leads", lambda: "elected as the leader" in doomed.output)
     ids = await run_some(client, doomed, 5, 3600)
     by_default.worker()
     doomed.send(signal.SIGKILL)
@@ -139,7 +139,7 @@ async def test_nobody_is_gone_after_postgresql_was_restarted(
                 os.kill(worker.pid, signal.SIGSTOP)  # nobody comes back for longer than it takes to be gone
                 await asyncio.to_thread(server.start_server)
                 leader = started.start("maintenance")
-                await eventually("somebody leads", lambda: "leading" in leader.output, 60)
+                await eventually("somebody leads", lambda: "elected as the leader" in leader.output, 60)
                 await asyncio.sleep(15)
                 assert await client.pool.fetchval("SELECT count(*) FROM awa.running") == 3
                 os.kill(worker.pid, signal.SIGCONT)
