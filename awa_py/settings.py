@@ -36,6 +36,15 @@ class Settings:
     heartbeat_staleness: timedelta = _setting(
         _seconds(90), "how old a job's heartbeat may be before its worker is presumed dead"
     )
+    report_interval: timedelta = _setting(
+        _seconds(2), "how often a worker reports that it is alive and reads its directives"
+    )
+    share_staleness: timedelta = _setting(
+        _seconds(8), "how old a worker's report may be before others get its share of max_workers"
+    )
+    gone_after: timedelta = _setting(
+        _seconds(10), "how long after the end of a worker's session its running jobs are rescued"
+    )
     heartbeat_rescue_interval: timedelta = _setting(
         _seconds(30), "how often the leader rescues jobs with a stale heartbeat"
     )
@@ -58,6 +67,9 @@ class Settings:
     )
     aging_interval: timedelta = _setting(
         _seconds(300), "how long an available job waits behind higher priorities before its own is raised"
+    )
+    aging_check_interval: timedelta = _setting(
+        _seconds(5), "how often the leader looks for jobs whose priority to raise"
     )
     leader_check_interval: timedelta = _setting(_seconds(3), "how often the leader uses its session, to keep it alive")
     leader_timeout: timedelta = _setting(
@@ -120,6 +132,11 @@ class Settings:
             logger.warning(
                 "AWA_HEARTBEAT_STALENESS is less than three times AWA_HEARTBEAT_INTERVAL: one lost heartbeat "
                 "may make a live job look dead"
+            )
+        if self.share_staleness < 2 * self.report_interval:
+            raise ConfigError(
+                f"AWA_SHARE_STALENESS ({durations.text(self.share_staleness)}) must be at least twice "
+                f"AWA_REPORT_INTERVAL ({durations.text(self.report_interval)}): live workers would lose their shares"
             )
         if self.leader_timeout < 2 * self.leader_check_interval:
             raise ConfigError(

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from awa_py.observability import worker_lookup
 from awa_py.store import workers as store
-from awa_py.store.heartbeat import SHARE_STALENESS
 from awa_py.store.session import Session
 from awa_py.store.workers import WorkerRow
 from awa_py.text import short_duration
@@ -76,7 +75,9 @@ async def _tell(
 
 
 async def _all(session: Session, env: Environment) -> list[WorkerRow]:
-    return await store.list_workers(session, staleness=min(SHARE_STALENESS, env.settings.heartbeat_staleness))
+    return await store.list_workers(
+        session, staleness=min(env.settings.share_staleness, env.settings.heartbeat_staleness)
+    )
 
 
 def _row(worker: WorkerRow, now: datetime) -> Row:

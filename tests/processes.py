@@ -17,6 +17,9 @@ ROOT = Path(__file__).parent.parent
 FAST = {
     "AWA_HEARTBEAT_INTERVAL": "500ms",
     "AWA_HEARTBEAT_STALENESS": "3s",
+    "AWA_REPORT_INTERVAL": "500ms",
+    "AWA_SHARE_STALENESS": "3s",
+    "AWA_GONE_AFTER": "2s",
     "AWA_HEARTBEAT_RESCUE_INTERVAL": "500ms",
     "AWA_DEADLINE_RESCUE_INTERVAL": "500ms",
 }

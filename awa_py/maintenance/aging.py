@@ -8,7 +8,6 @@ from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
 from awa_py.store.session import Session
 
-CHECK_INTERVAL = timedelta(seconds=5)
 QUEUES_PER_BATCH = 500
 MAX_JOBS = 100  # per queue and priority in each pass: old jobs mix with urgent ones instead of preceding all of them
 PAUSE_FACTOR = 20  # after a pass over all queues, pause this many times its duration
@@ -19,6 +18,7 @@ class Aging:
     """Passes over the queues with available jobs, some queues per batch."""
 
     age: timedelta
+    check_interval: timedelta
     last_queue: str = ""
     pass_duration_s: float = 0.0
 
@@ -31,6 +31,6 @@ class Aging:
         self.pass_duration_s += time.monotonic() - began_at
         if last_queue is not None:
             return TaskResult(moved, has_more=True)
-        pause_s = max(CHECK_INTERVAL.total_seconds(), PAUSE_FACTOR * self.pass_duration_s)
+        pause_s = max(self.check_interval.total_seconds(), PAUSE_FACTOR * self.pass_duration_s)
         self.pass_duration_s = 0.0
         return TaskResult(moved, interval_s=pause_s)

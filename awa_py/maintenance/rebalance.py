@@ -4,12 +4,12 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import groupby
 from uuid import UUID
 
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import backlog, shares
-from awa_py.store.heartbeat import SHARE_STALENESS
 from awa_py.store.session import Session
 from awa_py.store.shares import Share, ShareChange
 
@@ -33,10 +33,11 @@ def split(total: int, capacities: Sequence[int]) -> list[int]:
     return parts
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Rebalance:
     """Assigns shares. Remembers which queues are limited, and which ones it has warned of."""
 
+    share_staleness: timedelta
     unserved: set[str] = field(default_factory=set)
     warned: set[str] = field(default_factory=set)
     next_unserved_check_at: float = 0.0
@@ -46,7 +47,7 @@ class Rebalance:
 
     async def run(self, session: Session) -> TaskResult:
         await self._warn_of_unserved(session)
-        found = await shares.list_shares(session, staleness=SHARE_STALENESS)
+        found = await shares.list_shares(session, staleness=self.share_staleness)
         if not found:
             return TaskResult(interval_s=NO_LIMITS_INTERVAL_S)
         changes = list(_changes(found))
@@ -71,7 +72,7 @@ class Rebalance:
         if time.monotonic() < self.next_unserved_check_at:
             return
         self.next_unserved_check_at = time.monotonic() + UNSERVED_INTERVAL_S
-        found = set(await backlog.list_unserved_queues(session, staleness=SHARE_STALENESS))
+        found = set(await backlog.list_unserved_queues(session, staleness=self.share_staleness))
         for queue in sorted((found & self.unserved) - self.warned):
             logger.warning(
                 'jobs wait in queue "%s", but no live worker serves it: start `awa worker APP -q %s`', queue, queue

@@ -15,8 +15,7 @@ from awa_py.text import count, ordinal
 logger = logging.getLogger("awa.rescue")
 
 JOBS_PER_BATCH = 500
-GONE_AFTER = timedelta(seconds=10)  # a worker whose session has ended may come back within this time
-MIN_GONE_INTERVAL_S = 2.0
+MAX_GONE_CHECKS = 5  # within the time in which a worker whose session has ended may come back
 
 
 async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> TaskResult:
@@ -26,13 +25,14 @@ async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metri
     return TaskResult(len(rescued), has_more=len(rescued) == JOBS_PER_BATCH)
 
 
-async def rescue_gone(session: Session, *, metrics: Metrics) -> TaskResult:
+async def rescue_gone(session: Session, *, gone_after: timedelta, metrics: Metrics) -> TaskResult:
     """Move the running jobs of workers whose session has ended to retryable or failed, before they are stale."""
-    lost = await maintenance.rescue_lost_jobs(session, silence=GONE_AFTER, limit=JOBS_PER_BATCH)
+    lost = await maintenance.rescue_lost_jobs(session, silence=gone_after, limit=JOBS_PER_BATCH)
     _report(lost.jobs, "its worker is gone", Reason.LOST, metrics)
     if lost.removed_workers:
         logger.info("%s gone: removed from the list of workers", count(lost.removed_workers, "worker"))
-    interval_s = GONE_AFTER.total_seconds() if lost.next_s is None else max(MIN_GONE_INTERVAL_S, lost.next_s)
+    gone_after_s = gone_after.total_seconds()
+    interval_s = gone_after_s if lost.next_s is None else max(gone_after_s / MAX_GONE_CHECKS, lost.next_s)
     has_more = len(lost.jobs) == JOBS_PER_BATCH
     return TaskResult(len(lost.jobs) + lost.removed_workers, has_more=has_more, interval_s=interval_s)
 

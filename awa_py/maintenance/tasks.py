@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from awa_py.db.listener import Topic
-from awa_py.maintenance.aging import CHECK_INTERVAL, Aging
+from awa_py.maintenance.aging import Aging
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rebalance import Rebalance
-from awa_py.maintenance.rescue import GONE_AFTER, rescue_gone, rescue_overdue, rescue_stale
+from awa_py.maintenance.rescue import rescue_gone, rescue_overdue, rescue_stale
 from awa_py.maintenance.rollup import RollUp
 from awa_py.maintenance.task import Task, TaskResult
 from awa_py.maintenance.unserved import Unserved
@@ -23,7 +23,7 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
     """Return the leader's tasks, in the order of their first run."""
     staleness = settings.heartbeat_staleness
     stale = partial(rescue_stale, staleness=staleness, metrics=metrics)
-    gone = partial(rescue_gone, metrics=metrics)
+    gone = partial(rescue_gone, gone_after=settings.gone_after, metrics=metrics)
     overdue = partial(rescue_overdue, metrics=metrics)
     cron_sync = partial(sync, definitions=schedules)
     cleanup = Cleanup(
@@ -33,21 +33,22 @@ def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: 
         rollup_retention=settings.rollup_retention,
         staleness=staleness,
     )
-    aging = Aging(age=settings.aging_interval)
+    aging = Aging(age=settings.aging_interval, check_interval=settings.aging_check_interval)
+    rebalance = Rebalance(share_staleness=settings.share_staleness)
     unserved = Unserved(staleness=staleness, metrics=metrics)
     rollup = RollUp(settings.rollup_retention)
     return [
         Task(name="check", interval=settings.leader_check_interval, run=_check, only_if_idle=True),
         Task(name="promote", interval=settings.promote_interval, run=Promotion().run, wake_topic=Topic.DUE),
         Task(name="rescue", interval=settings.heartbeat_rescue_interval, run=stale),
-        Task(name="gone", interval=GONE_AFTER, run=gone),
+        Task(name="gone", interval=settings.gone_after, run=gone),
         Task(name="deadlines", interval=settings.deadline_rescue_interval, run=overdue),
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=cron_sync),
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wake_topic=Topic.CRON),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
-        Task(name="aging", interval=CHECK_INTERVAL, run=aging.run),
+        Task(name="aging", interval=settings.aging_check_interval, run=aging.run),
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
-        Task(name="rebalance", interval=settings.rebalance_interval, run=Rebalance().run, wake_topic=Topic.QUEUES),
+        Task(name="rebalance", interval=settings.rebalance_interval, run=rebalance.run, wake_topic=Topic.QUEUES),
         Task(name="rollup", interval=settings.rollup_interval, run=rollup.run),
     ]
 

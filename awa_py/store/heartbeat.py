@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from awa_py.db.types import Record
+from awa_py.settings import Settings
 from awa_py.store.session import Session
 
-SHARE_STALENESS = timedelta(seconds=8)  # a worker that is silent for longer (four heartbeats) loses its shares
+DEFAULT_SHARE_STALENESS = Settings().share_staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ async def heartbeat_worker(
     locked_on: datetime | None = None,
     quiet: bool = False,
     stopping: bool = False,
+    share_staleness: timedelta = DEFAULT_SHARE_STALENESS,
 ) -> list[Record]:
     """Insert the worker's row or renew its heartbeat. Return the directives for the worker, one row per queue.
 
@@ -54,7 +56,7 @@ async def heartbeat_worker(
         locked_on,
         quiet,
         stopping,
-        SHARE_STALENESS,
+        share_staleness,
     )
 
 

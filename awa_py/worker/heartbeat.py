@@ -1,7 +1,7 @@
 """The heartbeat: reports that the worker is alive, renews the leases of its jobs, and receives its directives.
 
 It has a thread and a connection of its own, so that a worker whose event loop is blocked by a handler does not look
-dead. It is sent every two seconds. Leases are renewed at the heartbeat interval, which is longer.
+dead. It is sent at the report interval. Leases are renewed at the heartbeat interval, which is longer.
 """
 
 import asyncio
@@ -36,8 +36,6 @@ from awa_py.worker.outcomes import StopReason
 
 logger = logging.getLogger("awa.heartbeat")
 
-SEND_INTERVAL_S = 2.0
-NOT_LISTENING_SEND_INTERVAL_S = 1.0
 RETRY_S = 1.0
 MAX_KEEPALIVE_S = 32_767  # the limit of Linux
 
@@ -75,6 +73,8 @@ class Heartbeat:
         self._locked_connection: DedicatedConnection | None = None
         self._locked_on: datetime | None = None
         self._log_throttle = LogThrottle(logger)
+        self._report_interval_s = settings.report_interval.total_seconds()
+        self._share_staleness = settings.share_staleness
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
         self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
         self._last_sent = time.monotonic()
@@ -142,8 +142,8 @@ class Heartbeat:
                 await asyncio.sleep(RETRY_S)
                 continue
             renewal_s = self._last_renewal + self._interval_s - time.monotonic()
-            send_s = SEND_INTERVAL_S if self._listener.active else NOT_LISTENING_SEND_INTERVAL_S
-            await wait_for_event(wake, max(0.0, min(send_s, renewal_s)))
+            report_s = self._report_interval_s if self._listener.active else self._report_interval_s / 2
+            await wait_for_event(wake, max(0.0, min(report_s, renewal_s)))
 
     async def _send(self, connection: DedicatedConnection) -> None:
         """Report that the worker is alive, renew leases if that is due, and pass new directives on."""
@@ -158,6 +158,7 @@ class Heartbeat:
             locked_on=self._locked_on,
             quiet=self._directives.quiet,
             stopping=self._stopping.is_set(),
+            share_staleness=self._share_staleness,
         )
         interval_s, staleness_s = self._intervals(rows)
         if reconnected or started >= self._last_renewal + interval_s or staleness_s < self._staleness_s:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import suppress
+from datetime import timedelta
 
 import asyncpg
 
@@ -23,9 +24,10 @@ logger = logging.getLogger("awa.worker")
 class Registration:
     """Adds and removes the worker, on a connection that is open only for that."""
 
-    def __init__(self, database: Database, metrics: Metrics, info: WorkerInfo) -> None:
+    def __init__(self, database: Database, metrics: Metrics, info: WorkerInfo, share_staleness: timedelta) -> None:
         self._database = database
         self._info = info
+        self._share_staleness = share_staleness
         self._connection = ReconnectingConnection(database, "registry", metrics, fail_fast=True)
         self.directives = Directives()  # the first ones, after `enter`
 
@@ -48,7 +50,8 @@ class Registration:
                     await migrations.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
                     await ensure_queues(session, self._info.queues)
-                    self.directives = directives_from(await heartbeat_worker(session, self._info), self.directives)
+                    rows = await heartbeat_worker(session, self._info, share_staleness=self._share_staleness)
+                    self.directives = directives_from(rows, self.directives)
             except CONNECTION_LOST as error:
                 logger.warning("the connection was lost while the worker started, trying again: %s", describe(error))
                 self._connection.drop()

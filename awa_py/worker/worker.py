@@ -79,7 +79,7 @@ class Worker:
         )
         self.ready = asyncio.Event()  # registered, and about to claim
         self.abandoned = 0  # handlers whose threads still ran when the worker ended
-        self._registration = Registration(database, self.metrics, self.info)
+        self._registration = Registration(database, self.metrics, self.info, settings.share_staleness)
         self._parts: WorkerParts | None = None  # after the registration
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()

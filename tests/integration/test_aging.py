@@ -221,7 +221,7 @@ async def test_stream_of_urgent_jobs_does_not_starve_the_others(app: App, sessio
     async def patient() -> str:
         return "my turn"
 
-    aging = Task(name="aging", interval=seconds(1), run=Aging(age=seconds(0.001)).run)
+    aging = Task(name="aging", interval=seconds(1), run=Aging(age=seconds(0.001), check_interval=seconds(1)).run)
     async with app:
         await app.enqueue_many([urgent.new() for _ in range(20)])
         job = await patient.enqueue()

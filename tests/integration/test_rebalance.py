@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from awa_py import App
+from awa_py import App, Settings
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rebalance
 from awa_py.maintenance.rebalance import NO_LIMITS_INTERVAL_S, Rebalance
@@ -39,6 +39,10 @@ pytestmark = pytest.mark.integration
 IDS = [UUID(int=n) for n in range(1, 6)]
 
 
+def make_task() -> Rebalance:
+    return Rebalance(share_staleness=Settings().share_staleness)
+
+
 async def register(
     session: Session, *ids: UUID, queue: str = "email", limit: int = 100, concurrency: int = 100
 ) -> None:
@@ -58,32 +62,32 @@ class TestShares:  # F6
     async def test_ten_slots_over_three_workers_are_four_three_three(self, session: Session) -> None:
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[2], IDS[0], IDS[1])
-        assert (await Rebalance().run(session)).rows_changed == 3
+        assert (await make_task().run(session)).rows_changed == 3
         assert await slots(session) == {1: 4, 2: 3, 3: 3}
-        assert (await Rebalance().run(session)).rows_changed == 0
+        assert (await make_task().run(session)).rows_changed == 0
 
     async def test_no_share_exceeds_the_limit_of_its_worker(self, session: Session) -> None:
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[0], limit=2)
         await register(session, IDS[1], limit=50, concurrency=3)
         await register(session, IDS[2])
-        await Rebalance().run(session)
+        await make_task().run(session)
         assert await slots(session) == {1: 2, 2: 3, 3: 5}
 
     async def test_shares_of_silent_quiet_stopping_and_removed_workers_go_to_the_others(self, session: Session) -> None:
         await insert_queue(session, "email", max_workers=10)
         await register(session, *IDS)
-        await Rebalance().run(session)
+        await make_task().run(session)
         assert await slots(session) == {1: 2, 2: 2, 3: 2, 4: 2, 5: 2}
         await set_silence(session, IDS[0], 9)
         await command_workers(session, [IDS[1]], quiet=True)
         await command_workers(session, [IDS[2]], stop=True)
         await remove_worker(session, IDS[3])
-        await Rebalance().run(session)
+        await make_task().run(session)
         assert await slots(session) == {5: 10}
         await register(session, IDS[0])  # it sends heartbeats again
         await command_workers(session, [IDS[1]], quiet=False)
-        await Rebalance().run(session)
+        await make_task().run(session)
         assert await slots(session) == {1: 4, 2: 3, 5: 3}
 
     async def test_queue_without_max_workers_has_no_shares(self, session: Session) -> None:
@@ -91,23 +95,23 @@ class TestShares:  # F6
         await insert_queue(session, "other")
         await register(session, IDS[0])
         await register(session, IDS[1], queue="other")
-        await Rebalance().run(session)
+        await make_task().run(session)
         assert (await slots(session), await slots(session, "other")) == ({1: 10}, {})
         await session.connection.execute("UPDATE awa.queues SET max_workers = NULL")
-        batch = await Rebalance().run(session)
+        batch = await make_task().run(session)
         assert (batch.rows_changed, await slots(session)) == (1, {})
-        assert (await Rebalance().run(session)).interval_s == NO_LIMITS_INTERVAL_S
+        assert (await make_task().run(session)).interval_s == NO_LIMITS_INTERVAL_S
 
     async def test_only_changed_shares_are_written_and_notified(self, session: Session, database: Database) -> None:
         for queue in ("a", "b"):
             await insert_queue(session, queue, max_workers=4)
             await register(session, IDS[0 if queue == "a" else 1], queue=queue)
-        await Rebalance().run(session)
+        await make_task().run(session)
         notifications: list[str] = []
         async with another_session(database) as other:
             await other.connection.add_listener("awa", lambda *args: notifications.append(str(args[3])))
             await register(session, IDS[2], queue="b")
-            assert (await Rebalance().run(session)).rows_changed == 2
+            assert (await make_task().run(session)).rows_changed == 2
             await eventually(lambda: notifications)
         assert notifications == ["queues:b"]
         assert (await slots(session, "a"), await slots(session, "b")) == ({1: 4}, {2: 2, 3: 2})
@@ -124,7 +128,7 @@ class TestShares:  # F6
         await insert_queue(session, "email", max_workers=10)
         await register(session, *IDS[:3])
         async with another_session(database, **STABLE_PLAN_SETTINGS) as other:
-            await asyncio.gather(*(Rebalance().run(each) for each in (session, other)))
+            await asyncio.gather(*(make_task().run(each) for each in (session, other)))
         assert await slots(session) == {1: 4, 2: 3, 3: 3}
 
     async def test_rebalance_is_a_task_of_the_leader(self, session: Session) -> None:  # F18
@@ -148,7 +152,7 @@ class TestJobsClaimedBeforeTheLimit:
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[0])
         await insert_running(session, 5, queue="email")
-        task = Rebalance()
+        task = make_task()
         assert (await task.run(session)).rows_changed == 6
         await insert_running(session, 2, queue="email")  # their claim commits after the limit
         assert (await task.run(session)).rows_changed == 2
@@ -160,7 +164,7 @@ class TestJobsClaimedBeforeTheLimit:
         monkeypatch.setattr(rebalance, "NEW_LIMIT_S", 0.0)
         await insert_queue(session, "email", max_workers=10)
         await register(session, IDS[0])
-        task = Rebalance()
+        task = make_task()
         await task.run(session)
         await insert_running(session, queue="email")
         assert (await task.run(session)).rows_changed == 0
@@ -184,7 +188,7 @@ class TestUnservedQueues:  # F6
     async def test_unserved_queue_is_reported_once_until_it_is_served(
         self, session: Session, caplog: pytest.LogCaptureFixture
     ) -> None:
-        task = Rebalance()
+        task = make_task()
         await insert(session, "ready", 3, queue="email")
         await task.run(session)
         assert caplog.text == ""  # a worker may be about to start
@@ -210,7 +214,7 @@ class TestUnservedQueues:  # F6
         await insert(session, "ready", queue="keyed", concurrency_key="k", concurrency_limit=1, ordered=False)
         await pause_queue(session, "paused", paused=True)
         assert await backlog.list_unserved_queues(session, staleness=seconds(8)) == ["email", "keyed"]
-        task = Rebalance()
+        task = make_task()
         for _ in range(2):
             await task.run(session)
         assert [record.args for record in caplog.records] == [("email", "email"), ("keyed", "keyed")]

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from awa_py import State
+from awa_py import Settings, State
 from awa_py.db.database import Database
-from awa_py.maintenance.rescue import GONE_AFTER, MIN_GONE_INTERVAL_S, rescue_gone
+from awa_py.maintenance.rescue import MAX_GONE_CHECKS, rescue_gone
 from awa_py.observability.metrics import Metrics
 from awa_py.store.election import record_election
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
@@ -16,6 +16,8 @@ from awa_py.store.maintenance import LostJobs, rescue_lost_jobs
 from awa_py.store.session import Session
 from tests.support import another_session, count, eventually, insert_running, look, new_owner, seconds, states
 from tests.workers import set_silence, worker_info
+
+GONE_AFTER = Settings().gone_after
 
 pytestmark = pytest.mark.integration
 
@@ -79,10 +81,10 @@ async def test_job_without_attempts_left_fails(holder: Session, session: Session
 async def test_jobs_are_rescued_in_batches_and_counted_as_lost(holder: Session, session: Session) -> None:
     worker = await killed(holder, session, jobs=700)
     metrics = Metrics()
-    first = await rescue_gone(session, metrics=metrics)
+    first = await rescue_gone(session, gone_after=GONE_AFTER, metrics=metrics)
     assert (first.rows_changed, first.has_more) == (500, True)
     assert await count(session.connection, "SELECT count(*) FROM awa.workers WHERE id = $1", worker.id) == 1
-    second = await rescue_gone(session, metrics=metrics)
+    second = await rescue_gone(session, gone_after=GONE_AFTER, metrics=metrics)
     assert (second.rows_changed, second.has_more) == (200, False)
     retried = metrics.registry.get_sample_value("awa_jobs_retried_total", {"queue": "default", "reason": "lost"})
     assert retried == 700
@@ -154,13 +156,17 @@ class TestWorkerThatIsNotGone:
 
 class TestInterval:
     async def test_task_runs_again_when_a_worker_may_be_gone(self, session: Session) -> None:
-        assert (await rescue_gone(session, metrics=Metrics())).interval_s == GONE_AFTER.total_seconds()
+        assert (
+            await rescue_gone(session, gone_after=GONE_AFTER, metrics=Metrics())
+        ).interval_s == GONE_AFTER.total_seconds()
         worker = worker_info()
         began: datetime = await session.connection.fetchval("SELECT pg_postmaster_start_time()")
         await heartbeat_worker(session, worker, locked_on=began - seconds(1))
         await set_silence(session, worker.id, 4)
-        pause_s = (await rescue_gone(session, metrics=Metrics())).interval_s
+        pause_s = (await rescue_gone(session, gone_after=GONE_AFTER, metrics=Metrics())).interval_s
         assert pause_s is not None
         assert 4 < pause_s <= 6
         await set_silence(session, worker.id, 60)  # it is frozen: checked at the minimum interval
-        assert (await rescue_gone(session, metrics=Metrics())).interval_s == MIN_GONE_INTERVAL_S
+        assert (
+            await rescue_gone(session, gone_after=GONE_AFTER, metrics=Metrics())
+        ).interval_s == GONE_AFTER.total_seconds() / MAX_GONE_CHECKS

@@ -204,7 +204,7 @@ async def test_empty_queue_with_a_rate_is_claimed_rarely(
         await asyncio.sleep(0.5)
         before = claims
         await asyncio.sleep(2)  # nothing to wait for: the test counts claims
-        assert claims - before < 10
+        assert claims - before < 15  # one per poll interval; after a claim that used up the rate, it would be 20
 
 
 async def test_rate_is_kept_and_used(app: App, session: Session) -> None:

@@ -19,12 +19,16 @@ def test_settings_have_the_documented_defaults() -> None:  # A1
 SECONDS = {
     "heartbeat_interval": 30,
     "heartbeat_staleness": 90,
+    "report_interval": 2,
+    "share_staleness": 8,
+    "gone_after": 10,
     "heartbeat_rescue_interval": 30,
     "deadline_rescue_interval": 30,
     "promote_interval": 5,
     "cleanup_interval": 60,
     "cron_sync_interval": 60,
     "cron_eval_interval": 1,
+    "aging_check_interval": 5,
     "election_interval": 1,
     "completed_retention": 24 * 3600,
     "failed_retention": 72 * 3600,
@@ -35,9 +39,8 @@ SECONDS = {
 
 @pytest.mark.parametrize("setting", SECONDS)
 def test_every_interval_is_read_from_its_variable(setting: str) -> None:
-    environ = {variable(setting): "70s", "AWA_HEARTBEAT_STALENESS": "1h"}
-    expected = 3600 if setting == "heartbeat_staleness" else 70
-    assert getattr(Settings.from_env(environ), setting).total_seconds() == expected
+    environ = {"AWA_HEARTBEAT_STALENESS": "1h", "AWA_SHARE_STALENESS": "1h", variable(setting): "10m"}
+    assert getattr(Settings.from_env(environ), setting).total_seconds() == 600
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t"])
@@ -92,6 +95,13 @@ def test_staleness_under_three_intervals_logs_a_warning(  # D1
     with caplog.at_level(logging.WARNING):
         Settings.from_env({"AWA_HEARTBEAT_STALENESS": staleness})
     assert ("less than three times AWA_HEARTBEAT_INTERVAL" in caplog.text) is warned
+
+
+def test_share_staleness_must_be_twice_the_report_interval() -> None:
+    with pytest.raises(
+        ConfigError, match=r"AWA_SHARE_STALENESS \(8s\) must be at least twice AWA_REPORT_INTERVAL \(5s\)"
+    ):
+        Settings.from_env({"AWA_REPORT_INTERVAL": "5s"})
 
 
 def test_leader_timeout_must_be_twice_the_check_interval() -> None:
