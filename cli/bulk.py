@@ -1,4 +1,4 @@
-"""Jobs by their ids or by what they have in common, and what is done to many of them: counted, asked, carried out."""
+"""Select jobs by ids or filters, and change many of them: count, confirm, run in batches."""
 
 import asyncio
 import inspect
@@ -25,68 +25,95 @@ from .output import Row, print_json, print_table, say, state_text
 from .parsing import JsonOption, YesOption, parse_duration, parse_id, parse_queue
 from .progress import Progress
 
-PANEL = "Instead of ids: jobs that have all of this in common"
-LARGE = 2 * bulk.BATCH_SIZE  # from here on it is worth a progress bar
-HOW = "--queue, --kind, --state, --tag, --error, --older-than, --newer-than, or --all"
+PANEL = "Filters, instead of ids (all must match)"
+PROGRESS_THRESHOLD = 2 * bulk.BATCH_SIZE  # show a progress bar for more jobs
+FILTERS = "--queue, --kind, --state, --tag, --error, --older-than, --newer-than or --all"
 
 
 def _options(
     ids: Annotated[
-        list[int] | None, typer.Argument(metavar="ID", parser=parse_id, help="The jobs' ids.", show_default=False)
+        list[int] | None, typer.Argument(metavar="ID", parser=parse_id, help="Ids of the jobs.", show_default=False)
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option("--queue", "-q", metavar="NAME", parser=parse_queue, help="Their queue.", rich_help_panel=PANEL),
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="NAME",
+            parser=parse_queue,
+            help="Queue of the jobs.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", "-k", metavar="NAME", help="Their kind.", rich_help_panel=PANEL)
+        str | None, typer.Option("--kind", "-k", metavar="NAME", help="Kind of the jobs.", rich_help_panel=PANEL)
     ] = None,
     state: Annotated[
         list[State] | None,
-        typer.Option("--state", "-s", metavar="STATE", help="Their state; may be repeated.", rich_help_panel=PANEL),
+        typer.Option(
+            "--state",
+            "-s",
+            metavar="STATE",
+            help="State of the jobs; repeatable.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag.", rich_help_panel=PANEL)] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option(
+            "--tag",
+            "-t",
+            metavar="TAG",
+            help="Tag of the jobs.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
     error: Annotated[
-        str | None, typer.Option("--error", metavar="TEXT", help="A part of their last error.", rich_help_panel=PANEL)
+        str | None, typer.Option("--error", metavar="TEXT", help="Part of the last error.", rich_help_panel=PANEL)
     ] = None,
     older_than: Annotated[
         timedelta | None,
         typer.Option(
             parser=parse_duration,
             metavar="DURATION",
-            help="Ended, or else enqueued, longer ago than this.",
+            help="Ended, or if not ended enqueued, longer ago than this.",
             rich_help_panel=PANEL,
         ),
     ] = None,
     newer_than: Annotated[
         timedelta | None,
-        typer.Option(parser=parse_duration, metavar="DURATION", help="Not as long ago as this.", rich_help_panel=PANEL),
+        typer.Option(
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Ended, or if not ended enqueued, more recently than this.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that it can be done to.", rich_help_panel=PANEL)
+        bool, typer.Option("--all", help="All jobs that the command applies to.", rich_help_panel=PANEL)
     ] = False,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", metavar="N", min=1, help="So many at the most, the oldest.", rich_help_panel=PANEL
+            "--limit", "-n", metavar="N", min=1, help="At most this many, the oldest first.", rich_help_panel=PANEL
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.", rich_help_panel=PANEL)] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the jobs.", rich_help_panel=PANEL)] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Only its signature is used: how commands that change many jobs are told which."""
+    """Declare the options that select jobs. Only the signature is used."""
 
 
 OPTIONS = inspect.signature(_options).parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Jobs by their ids, or by what they have in common."""
+class JobSelection:
+    """Jobs by ids or by filters, and how to change them."""
 
     ids: list[int]
-    selection: Selection | None
+    filters: Selection | None
     limit: int | None
     dry_run: bool
     yes: bool
@@ -103,22 +130,22 @@ class Choice:
         dry_run: bool,
         yes: bool,
         as_json: bool,
-        **common: Any,
-    ) -> "Choice":
-        """What the options say, where it is one of both."""
-        selection = Selection(states=tuple(state or ()), **common)
-        is_narrow = selection != Selection()
-        if not (ids or is_narrow or everything):
-            raise typer.BadParameter(f"which jobs? Name their ids, or what they have in common: {HOW}")
-        if ids and (is_narrow or everything):
-            raise typer.BadParameter("name either ids, or what the jobs have in common, not both")
-        if is_narrow and everything:
-            raise typer.BadParameter("--all goes without --queue, --state and the like: those say which")
+        **filters: Any,
+    ) -> "JobSelection":
+        """Check the options: either ids or filters."""
+        selection = Selection(states=tuple(state or ()), **filters)
+        has_filters = selection != Selection()
+        if not (ids or has_filters or everything):
+            raise typer.BadParameter(f"no jobs selected: give their ids, or filters: {FILTERS}")
+        if ids and (has_filters or everything):
+            raise typer.BadParameter("use either ids or filters, not both")
+        if has_filters and everything:
+            raise typer.BadParameter("--all cannot be combined with filters such as --queue or --state")
         if ids and (limit or dry_run or as_json):
-            raise typer.BadParameter("--limit, --dry-run and --json do not go with ids")
+            raise typer.BadParameter("--limit, --dry-run and --json cannot be used with ids")
         return cls(
             ids=ids or [],
-            selection=None if ids else selection,
+            filters=None if ids else selection,
             limit=limit,
             dry_run=dry_run,
             yes=yes,
@@ -126,12 +153,12 @@ class Choice:
         )
 
 
-def choosing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that say which jobs; it gets the Choice that they make as its second argument."""
+def selects_jobs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that select jobs. Its second argument is the JobSelection."""
 
     @wraps(function)
     def run(env: Environment, **values: Any) -> Any:
-        return function(env, Choice.of(**{name: values.pop(name) for name in OPTIONS}), **values)
+        return function(env, JobSelection.of(**{name: values.pop(name) for name in OPTIONS}), **values)
 
     first, _, *own = inspect.signature(function, eval_str=True).parameters.values()
     kept = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*OPTIONS.values(), *own)]
@@ -139,34 +166,36 @@ def choosing(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-async def carry_out(env: Environment, operation: Operation, selection: Selection, choice: Choice) -> None:
-    """Counts the jobs, asks, and does it."""
+async def run_operation(env: Environment, operation: Operation, filters: Selection, options: JobSelection) -> None:
+    """Count the jobs, ask for confirmation, and change them."""
     try:
-        operation.states_of(selection)
+        operation.states_of(filters)
     except AwaError as error:
         raise typer.BadParameter(str(error)) from None
     async with env.session() as session:
-        preview = await bulk.preview(session, operation, selection, limit=choice.limit)
-    if not choice.as_json:
+        preview = await bulk.preview(session, operation, filters, limit=options.limit)
+    if not options.as_json:
         _show(preview)
-    if preview.jobs == 0 or choice.dry_run:
-        _sum_up(operation, choice, preview, found=0, changed=0)
+    if preview.jobs == 0 or options.dry_run:
+        _print_result(operation, options, preview, found=0, changed=0)
         return
-    if not choice.yes:
-        typer.confirm(f"{operation.name.capitalize()} {_how_many(preview)}?", abort=True, err=choice.as_json)
-    async with env.session() as session:  # not the one of before: people take their time
-        await _work(session, operation, selection, choice, preview)
+    if not options.yes:
+        typer.confirm(f"{operation.name.capitalize()} {_how_many(preview)}?", abort=True, err=options.as_json)
+    async with env.session() as session:  # a new one: the user may have taken long to answer
+        await _run_batches(session, operation, filters, options, preview)
 
 
-async def _work(session: Session, operation: Operation, selection: Selection, choice: Choice, preview: Preview) -> None:
+async def _run_batches(
+    session: Session, operation: Operation, filters: Selection, options: JobSelection, preview: Preview
+) -> None:
     found = changed = 0
-    is_large = preview.jobs is None or preview.jobs > LARGE
+    is_large = preview.jobs is None or preview.jobs > PROGRESS_THRESHOLD
     try:
         with (
             _interruption() as interrupted,
             Progress(wanted=is_large).bar(operation.name, preview.jobs or 0, lambda: changed),
         ):
-            batches = bulk.run_operation(session, operation, selection, as_of=preview.as_of, limit=choice.limit)
+            batches = bulk.run_operation(session, operation, filters, as_of=preview.as_of, limit=options.limit)
             async for batch in batches:
                 found += batch.found
                 changed += batch.changed
@@ -174,27 +203,27 @@ async def _work(session: Session, operation: Operation, selection: Selection, ch
                     break
     except BaseException:
         if changed:
-            typer.echo(f"awa: {count(changed, 'job')} {operation.past_tense} before this", err=True)
+            typer.echo(f"awa: {count(changed, 'job')} {operation.past_tense} before the error", err=True)
         raise
-    _sum_up(operation, choice, preview, found=found, changed=changed)
+    _print_result(operation, options, preview, found=found, changed=changed)
     if interrupted.is_set():
-        typer.echo("awa: interrupted: the others are as they were", err=True)
+        typer.echo("awa: interrupted: the remaining jobs are unchanged", err=True)
         raise typer.Exit(INTERRUPTED)
 
 
 @contextmanager
 def _interruption() -> Iterator[asyncio.Event]:
-    """The first Ctrl-C is heard between two batches, the second one at once."""
+    """Handle the first Ctrl-C between two batches, and the second one immediately."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    interrupted = asyncio.Event()
 
-    def tell() -> None:
-        told.set()
+    def interrupt() -> None:
+        interrupted.set()
         loop.remove_signal_handler(signal.SIGINT)
 
-    loop.add_signal_handler(signal.SIGINT, tell)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        yield told
+        yield interrupted
     finally:
         loop.remove_signal_handler(signal.SIGINT)
 
@@ -207,8 +236,7 @@ def _show(preview: Preview) -> None:
         ]
         print_table(rows, empty="")
     if preview.skipped:
-        are = "is" if preview.skipped == 1 else "are"
-        say(f"{count(preview.skipped, 'running job')} {are} left alone")
+        say(f"skipped: {count(preview.skipped, 'running job')}")
 
 
 def _how_many(preview: Preview) -> str:
@@ -219,8 +247,8 @@ def _how_many(preview: Preview) -> str:
     return f"more than {MAX_COUNTED:,} jobs"
 
 
-def _sum_up(operation: Operation, choice: Choice, preview: Preview, *, found: int, changed: int) -> None:
-    if choice.as_json:
+def _print_result(operation: Operation, options: JobSelection, preview: Preview, *, found: int, changed: int) -> None:
+    if options.as_json:
         print_json(
             {
                 "operation": operation.name,
@@ -235,9 +263,13 @@ def _sum_up(operation: Operation, choice: Choice, preview: Preview, *, found: in
             }
         )
     elif preview.jobs == 0:
-        say("no such jobs")
-    elif choice.dry_run:
-        say(f"{_how_many(preview)}: nothing was done")
+        say("no jobs match")
+    elif options.dry_run:
+        say(f"{_how_many(preview)} would be {operation.past_tense}")
     else:
-        others = f"; {count(found - changed, 'other')} changed meanwhile" if found > changed else ""
+        others = (
+            f"; {count(found - changed, 'job')} skipped: changed meanwhile, or the unique key is taken"
+            if found > changed
+            else ""
+        )
         say(f"{count(changed, 'job')} {operation.past_tense}{others}")

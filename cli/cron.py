@@ -18,11 +18,15 @@ from awa_py.store import schedules as store
 from awa_py.store.schedules import NEVER, ScheduleRow
 from awa_py.store.session import Session
 
-from .environment import Environment, command
+from .decorators import command
+from .environment import Environment
 from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, stamp
 from .parsing import JsonOption, ScheduleName, parse_moment, parse_object, parse_queue
 
-app = typer.Typer(help="Look at cron schedules, preview, pause, trigger and change them.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, set, preview, pause, resume, trigger and delete cron schedules.",
+    no_args_is_help=True,
+)
 
 
 class Misfire(StrEnum):
@@ -31,7 +35,13 @@ class Misfire(StrEnum):
     ALL = "all"
 
 
-TimezoneOption = Annotated[str | None, typer.Option(metavar="ZONE", help="An IANA name, such as Europe/Berlin.")]
+TimezoneOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ZONE",
+        help="Time zone, e.g. Europe/Berlin. Default: the schedule's, else UTC.",
+    ),
+]
 
 
 @command(app, "awa cron list", name="list")
@@ -48,7 +58,7 @@ async def list_schedules(env: Environment, as_json: JsonOption = False) -> None:
 
 @command(app, "awa cron show digest")
 async def show(env: Environment, name: ScheduleName, as_json: JsonOption = False) -> None:
-    """Show a schedule."""
+    """Show one schedule."""
     async with env.session() as session:
         schedule = await _find(session, name)
         now = await session.now()
@@ -62,34 +72,46 @@ async def show(env: Environment, name: ScheduleName, as_json: JsonOption = False
 async def set_schedule(
     env: Environment,
     name: ScheduleName,
-    expression: Annotated[str, typer.Argument(metavar="EXPR", help='When, such as "*/15 * * * *" or @daily.')],
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The kind of job to enqueue.")],
+    expression: Annotated[str, typer.Argument(metavar="EXPR", help='Cron expression, e.g. "*/15 * * * *" or @daily.')],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of the job to enqueue.")],
     args: Annotated[
         dict | None,  # type: ignore[type-arg]
-        typer.Argument(metavar="JSON", parser=parse_object, help="Its arguments."),
+        typer.Argument(metavar="JSON", parser=parse_object, help="Arguments of the job, as an object."),
     ] = None,
     timezone: TimezoneOption = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", parser=parse_queue, metavar="NAME", help="The job's queue.")
+        str | None, typer.Option("--queue", "-q", parser=parse_queue, metavar="NAME", help="Queue of the job.")
     ] = None,
-    priority: Annotated[int | None, typer.Option(min=1, max=4, metavar="N", help="1 is first.")] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=4,
+            metavar="N",
+            help="Priority, from 1 (first) to 4.",
+        ),
+    ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=32767, metavar="N", help="How often it is tried.")
+        int | None, typer.Option(min=1, max=32767, metavar="N", help="Maximum number of attempts.")
     ] = None,
     misfire: Annotated[
-        Misfire, typer.Option(metavar="POLICY", help="What a downtime missed: one, skip or all.")
+        Misfire,
+        typer.Option(
+            metavar="POLICY",
+            help="What to do about fire times that were missed: fire one, skip or all.",
+        ),
     ] = Misfire.ONE,
 ) -> None:
     """Add or change a schedule."""
     if Schedule(expression, timezone or "UTC").never_fires:
-        raise InvalidSchedule(f'cron expression "{expression}" never fires: no date fits it')
+        raise InvalidSchedule(f'cron expression "{expression}" never fires: no date matches it')
     job = env.load(None).new(kind, args, queue=queue, priority=priority, max_attempts=max_attempts)
     definition = CronDefinition.from_job(
         job, name=name, expression=expression, timezone=timezone or "UTC", misfire=misfire.value
     )
     async with env.session() as session:
         changed = await store.upsert_schedule(session, **asdict(definition))
-    say(f'schedule "{name}" ' + ("is set" if changed else "was the same already"))
+    say(f'schedule "{name}" ' + ("is set" if changed else "is unchanged"))
 
 
 @command(app, 'awa cron preview "30 2 * * *" --timezone Europe/Berlin --count 5')
@@ -97,15 +119,15 @@ async def preview(
     env: Environment,
     what: Annotated[str, typer.Argument(metavar="NAME|EXPR", help="A schedule's name, or a cron expression.")],
     times: Annotated[
-        int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="How many fire times.")
+        int, typer.Option("--count", "-n", metavar="N", min=1, max=1000, help="Number of fire times.")
     ] = 10,
     timezone: TimezoneOption = None,
     after: Annotated[
-        datetime | None, typer.Option(parser=parse_moment, metavar="TIME", help="From then on, instead of now.")
+        datetime | None, typer.Option(parser=parse_moment, metavar="TIME", help="Start at this time instead of now.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print when a schedule fires next, and where clocks change in between."""
+    """Print the next fire times of a schedule, and the clock changes between them."""
     if " " in what.strip() or what.startswith("@"):
         schedule = Schedule(what, timezone or "UTC")
     else:
@@ -115,7 +137,7 @@ async def preview(
     now = datetime.now(UTC)
     fires = [schedule.local(fire) for fire in schedule.upcoming(after or now, times)]
     if not fires:
-        raise InvalidSchedule(f'cron expression "{schedule.expression}" never fires: no date fits it')
+        raise InvalidSchedule(f'cron expression "{schedule.expression}" never fires: no date matches it')
     changes = _clock_changes(schedule.local(after or now), fires)
     if as_json:
         print_json(
@@ -130,7 +152,7 @@ async def preview(
 
 @command(app, "awa cron pause digest")
 async def pause(env: Environment, name: ScheduleName) -> None:
-    """Pause a schedule. What it misses meanwhile is not made up for."""
+    """Pause a schedule. Fire times during the pause are lost."""
     async with env.session() as session:
         _must_exist(await store.pause_schedule(session, name, paused=True), name)
     say(f'schedule "{name}" is paused')
@@ -138,15 +160,15 @@ async def pause(env: Environment, name: ScheduleName) -> None:
 
 @command(app, "awa cron resume digest")
 async def resume(env: Environment, name: ScheduleName) -> None:
-    """Let a paused schedule go on."""
+    """Resume a paused schedule."""
     async with env.session() as session:
         _must_exist(await store.pause_schedule(session, name, paused=False), name)
-    say(f'schedule "{name}" goes on')
+    say(f'schedule "{name}" is resumed')
 
 
 @command(app, "awa cron trigger digest")
 async def trigger(env: Environment, name: ScheduleName) -> None:
-    """Enqueue a schedule's job now, and print its id."""
+    """Enqueue the job of a schedule now and print its id."""
     async with env.session() as session:
         job_id = await store.trigger_schedule(session, name)
         _must_exist(job_id is not None, name)
@@ -155,7 +177,7 @@ async def trigger(env: Environment, name: ScheduleName) -> None:
 
 @command(app, "awa cron delete digest")
 async def delete(env: Environment, name: ScheduleName) -> None:
-    """Delete a schedule. Its jobs stay."""
+    """Delete a schedule. Its jobs are kept."""
     async with env.session() as session:
         _must_exist(await store.delete_schedule(session, name), name)
     say(f'schedule "{name}" is deleted')
@@ -169,11 +191,11 @@ async def _find(session: Session, name: str) -> ScheduleRow:
 
 def _must_exist(exists: bool, name: str) -> None:
     if not exists:
-        raise UnknownSchedule(f'there is no schedule "{name}": `awa cron list` shows those that are')
+        raise UnknownSchedule(f'there is no schedule "{name}": see `awa cron list`')
 
 
 def _clock_changes(start: datetime, fires: Sequence[datetime]) -> list[timedelta | None]:
-    """For each fire, by how much the clock was changed since the one before."""
+    """Return for each fire time how far the clock was changed since the previous one."""
     offsets = [moment.utcoffset() or timedelta() for moment in (start, *fires)]
     return [later - sooner or None for sooner, later in pairwise(offsets)]
 
@@ -181,11 +203,11 @@ def _clock_changes(start: datetime, fires: Sequence[datetime]) -> list[timedelta
 def _preview_rows(
     schedule: Schedule, fires: Sequence[datetime], changes: Sequence[timedelta | None], now: datetime
 ) -> list[Row]:
-    to_the_second = any(fire.second for fire in fires)
+    with_seconds = any(fire.second for fire in fires)
     return [
         {
-            schedule.timezone: Text(_clock(fire, to_the_second)),
-            "local time": Text(_clock(fire.astimezone(), to_the_second)),
+            schedule.timezone: Text(_clock(fire, with_seconds)),
+            "local time": Text(_clock(fire.astimezone(), with_seconds)),
             "": Text(ago(fire, now)),
             " ": Text("" if change is None else _change(change), style="yellow"),
         }
@@ -197,9 +219,9 @@ def _change(change: timedelta) -> str:
     return f"clocks went {'forward' if change > timedelta(0) else 'back'} {durations.text(abs(change))}"
 
 
-def _clock(moment: datetime, to_the_second: bool) -> str:
+def _clock(moment: datetime, with_seconds: bool) -> str:
     offset = f"{moment:%z}"
-    seconds = f":{moment:%S}" if to_the_second else ""
+    seconds = f":{moment:%S}" if with_seconds else ""
     return f"{moment:%a %Y-%m-%d %H:%M}{seconds} {offset[:3]}:{offset[3:5]}"
 
 
@@ -216,14 +238,14 @@ def _row(schedule: ScheduleRow, now: datetime) -> Row:
 
 
 def _next(schedule: ScheduleRow, now: datetime) -> datetime | None:
-    """The next fire time; where no leader has worked it out yet, we do."""
+    """Return the next fire time. Compute it if no leader has done so yet."""
     if schedule.paused or not schedule.enabled:
         return None
     if schedule.next_at is not None:
         return schedule.next_at
     try:
         return Schedule(schedule.expression, schedule.timezone).next(now) or NEVER
-    except InvalidSchedule:  # written in SQL: the leader will disable it, and say why
+    except InvalidSchedule:  # it was written with SQL; the leader will disable it and record the reason
         return NEVER
 
 

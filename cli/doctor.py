@@ -31,12 +31,12 @@ async def doctor(
             parser=parse_duration,
             metavar="DURATION",
             envvar="AWA_DOCTOR_LONG_TRANSACTION",
-            help="From when on an open transaction is a problem.",
+            help="Report transactions that are open for longer than this.",
         ),
-    ] = "5m",  # type: ignore[assignment]  # as it is written on the command line
+    ] = "5m",  # type: ignore[assignment]  # typer parses the default, too
     as_json: JsonOption = False,
 ) -> None:
-    """Look for what is wrong, and say what to do; exit 1 on a problem."""
+    """Find problems and say how to fix them. Exits with 1 if there is a problem."""
     try:
         findings = await run_checks(await env.database(), env.settings, long_transaction=long_transaction)
     except DatabaseUnavailable as error:
@@ -60,7 +60,7 @@ def _unreachable(error: DatabaseUnavailable) -> Finding:
         check="connect",
         about=None,
         says=str(error),
-        do="See that PostgreSQL runs, that the URL is right, and that it lets this host and role in.",
+        do="Check that PostgreSQL runs, that the URL is right, and that the server accepts this host and role.",
     )
 
 
@@ -83,5 +83,5 @@ def _section(name: str, findings: Sequence[Finding]) -> Group:
 
 def _summary(findings: Sequence[Finding]) -> str:
     levels = Counter(finding.level for finding in findings)
-    bad = [count(levels[level], level) for level in (Level.PROBLEM, Level.WARNING, Level.NOTICE) if levels[level]]
-    return ", ".join(bad) if bad else "all is well"
+    found = [count(levels[level], level) for level in (Level.PROBLEM, Level.WARNING, Level.NOTICE) if levels[level]]
+    return ", ".join(found) if found else "no problems found"

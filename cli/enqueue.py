@@ -16,87 +16,105 @@ from .job import as_columns
 from .output import print_json, say
 from .parsing import JsonOption, parse_duration, parse_moment, parse_object, parse_queue
 
-MOST = 1_000_000
+MAX_JOBS = 1_000_000
 UNTIL_ENDED = "yes"
 
 
 def parse_unique(text: str) -> Any:
-    """A period, or `yes`: until the job has ended."""
+    """Parse a period, or `yes` for "until the job has ended"."""
     return Unique() if text == UNTIL_ENDED else Unique(period=parse_duration(text))
 
 
 def enqueue(
     env: Environment,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="The job's kind: the name of its handler.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of the job: the name of its handler.")],
     args: Annotated[
         dict | None,  # type: ignore[type-arg]
-        typer.Argument(metavar="JSON", parser=parse_object, help="Its arguments, an object; - reads standard input."),
+        typer.Argument(
+            metavar="JSON", parser=parse_object, help="Arguments of the job, as an object; - reads standard input."
+        ),
     ] = None,
     queue: Annotated[
         str | None,
         typer.Option(
-            "--queue", "-q", parser=parse_queue, metavar="NAME", help="Its queue; else a route's, or default."
+            "--queue",
+            "-q",
+            parser=parse_queue,
+            metavar="NAME",
+            help="Queue of the job. Default: that of a route, else 'default'.",
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(min=1, max=4, metavar="N", help="1 is first; the default is 2.")
+        int | None, typer.Option(min=1, max=4, metavar="N", help="Priority, from 1 (first) to 4. Default: 2.")
     ] = None,
     delay: Annotated[
-        timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="Run it that much later.")
+        timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="Run it after this time.")
     ] = None,
     at: Annotated[
-        datetime | None, typer.Option(parser=parse_moment, metavar="TIME", help="Run it then: 2026-01-31T09:00+01:00.")
+        datetime | None,
+        typer.Option(parser=parse_moment, metavar="TIME", help="Run it at this time, e.g. 2026-01-31T09:00+01:00."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=32767, metavar="N", help="How often it is tried.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=32767,
+            metavar="N",
+            help="Maximum number of attempts. Default: the app's, else 25.",
+        ),
     ] = None,
     timeout: Annotated[
-        timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="How long an attempt may take.")
+        timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="Time limit of an attempt.")
     ] = None,
     deadline: Annotated[
         datetime | None,
-        typer.Option(parser=parse_moment, metavar="TIME", help="When it fails if it has not completed."),
+        typer.Option(parser=parse_moment, metavar="TIME", help="Fail the job if it has not completed by this time."),
     ] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag; may be repeated.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Tag of the job; repeatable.")
+    ] = None,
     meta: Annotated[
         dict | None,  # type: ignore[type-arg]
-        typer.Option(parser=parse_object, metavar="JSON", help="Metadata, an object."),
+        typer.Option(parser=parse_object, metavar="JSON", help="Metadata, as an object."),
     ] = None,
     unique: Annotated[
         Any,
         typer.Option(
             parser=parse_unique,
             metavar="DURATION|yes",
-            help="Only one by kind and arguments: for that long, or (yes) until it has ended.",
+            help="Allow only one job with this kind and arguments: for this time, or with yes until it has ended.",
         ),
     ] = None,
-    unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="Only one by this key.")] = None,
+    unique_key: Annotated[str | None, typer.Option(metavar="KEY", help="Allow only one job with this key.")] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="At most --key-limit jobs of this key run at once; {argument} is filled in."),
+        typer.Option(
+            metavar="KEY",
+            help="Run at most --key-limit jobs with this key at once; {argument} is replaced by its value.",
+        ),
     ] = None,
     key_limit: Annotated[
-        int | None, typer.Option(min=1, max=MAX_CONCURRENCY, metavar="N", help="How many; the default is 1.")
+        int | None, typer.Option(min=1, max=MAX_CONCURRENCY, metavar="N", help="Limit of --key. Default: 1.")
     ] = None,
     ordered: Annotated[
-        bool, typer.Option("--ordered", help="Jobs of the key run one by one, in the order of their ids.")
+        bool, typer.Option("--ordered", help="Run jobs with the same key one at a time, in order of their ids.")
     ] = False,
-    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, max=MOST, help="How many of it.")] = 1,
+    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, max=MAX_JOBS, help="Number of jobs.")] = 1,
     app: Annotated[
         str | None,
-        typer.Option(metavar="APP", envvar="AWA_APP", help="Check the arguments against this app's handler."),
+        typer.Option(metavar="APP", envvar="AWA_APP", help="Check the arguments against the handler of this app."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Enqueue a job, and print its id."""
+    """Enqueue a job and print its id."""
     if at is not None and delay is not None:
         raise typer.BadParameter("use either --at or --delay")
     if unique_key is not None:
         unique = Unique(key=unique_key, period=None if unique is None else unique.period)
     if key is None and (ordered or key_limit is not None):
-        raise typer.BadParameter(f"{'--ordered' if ordered else '--key-limit'} goes with --key")
+        raise typer.BadParameter(f"{'--ordered' if ordered else '--key-limit'} requires --key")
     if ordered and (key_limit or 1) > 1:
-        raise typer.BadParameter(f"--ordered runs one at a time: not with --key-limit {key_limit}")
+        raise typer.BadParameter(f"--ordered runs one job at a time: --key-limit cannot be {key_limit}")
     options = {
         "queue": queue,
         "priority": priority,
@@ -112,11 +130,11 @@ def enqueue(
         "concurrency_limit": key_limit,
         "ordered": ordered or None,
     }
-    found = env.load(app)
-    if app is not None and found.registry.get(kind) is None:
-        raise UnknownKind(f'{app} has no job "{kind}"; it has {", ".join(found.registry.kinds) or "none"}')
-    new = found.new(kind, args, **{name: value for name, value in options.items() if value is not None})
-    jobs = env.run(_enqueue(env, found, [new] * count))
+    loaded = env.load(app)
+    if app is not None and loaded.registry.get(kind) is None:
+        raise UnknownKind(f'{app} has no job "{kind}"; it has {", ".join(loaded.registry.kinds) or "none"}')
+    new = loaded.new(kind, args, **{name: value for name, value in options.items() if value is not None})
+    jobs = env.run(_enqueue(env, loaded, [new] * count))
     _show(jobs, as_json=as_json, many=count > 1)
 
 

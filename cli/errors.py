@@ -1,4 +1,4 @@
-"""What a command says when it fails: a sentence, never a traceback."""
+"""Report the failure of a command as one sentence, without a traceback."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from awa_py.errors import AwaError
 from awa_py.text import describe
 
 INTERRUPTED = 130
-_OLD_SCHEMA = (
+_SCHEMA_ERRORS = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedColumnError,
     asyncpg.UndefinedFunctionError,
@@ -24,29 +24,29 @@ _OLD_SCHEMA = (
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Ends the command with a sentence and exit code 1 where something fails that can fail."""
+    """Turn expected errors into a sentence on standard error and exit code 1."""
     try:
         yield
-        sys.stdout.flush()  # here, where a reader that is gone can still be dealt with
+        sys.stdout.flush()  # here, so that a closed pipe raises inside this block
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # The interpreter flushes once more at its end, and would complain.
+        # The interpreter flushes again when it exits, and would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except AwaError as error:
         fail(str(error))
-    except _OLD_SCHEMA as error:
-        fail(f"the schema of awa is missing or too old: run `awa migrate` ({describe(error)})")
+    except _SCHEMA_ERRORS as error:
+        fail(f"the schema is missing or out of date: run `awa migrate` ({describe(error)})")
     except asyncpg.PostgresError as error:
         if isinstance(error, (*CONNECTION_LOST, *CONNECTION_REFUSED)):
             fail(f"the database is not available: {describe(error)}")
-        fail(f"PostgreSQL refused: {describe(error)}")
+        fail(f"PostgreSQL reported an error: {describe(error)}")
     except (*CONNECTION_LOST, UnicodeError) as error:
         fail(describe(error))
 
 
 def fail(sentence: str) -> NoReturn:
-    """Says why on standard error, and ends with exit code 1."""
+    """Print the sentence on standard error and exit with code 1."""
     typer.echo(f"awa: {sentence}", err=True)
     raise typer.Exit(1)

@@ -14,7 +14,7 @@ from .errors import fail
 from .metrics import LOOPBACK
 from .output import print_json
 
-ANYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # where it is served everywhere, it is served here
+LOCAL_ADDRESSES = {"0.0.0.0": LOOPBACK, "::": "::1", "": LOOPBACK}  # a port on all addresses is also on loopback
 
 
 def health(
@@ -27,53 +27,52 @@ def health(
             max=65535,
             envvar="AWA_METRICS_PORT",
             metavar="PORT",
-            help="The metrics port of the worker or leader.",
+            help="Metrics port of the worker or leader.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(envvar="AWA_METRICS_HOST", metavar="HOST", help="The address that it serves on.")
+        str, typer.Option(envvar="AWA_METRICS_HOST", metavar="HOST", help="Address of the metrics port.")
     ] = LOOPBACK,
     url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Ask there instead: http://host:port, without a path.")
+        str | None, typer.Option(metavar="URL", help="Use this URL instead: http://host:port, without a path.")
     ] = None,
     live: Annotated[
         bool,
-        typer.Option("--live/--ready", help="Whether it is alive, or ready for work."),
+        typer.Option("--live/--ready", help="Check that the process is alive, or that it is ready for work."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for an answer.")] = 5.0,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time to wait for the response.")] = 5.0,
 ) -> None:
-    """Ask a worker or a leader how it is, for a container's probe.
+    """Check the health of a worker or leader, for a container's probe.
 
-    Prints what it says as JSON. Exit 0: it is well; 1: it is not, or does not answer.
+    Prints its response as JSON. Exits with 0 if it is healthy, and with 1 if it is not or does not respond.
     """
     if url is None and port is None:
-        raise typer.BadParameter("whom to ask: use --port, AWA_METRICS_PORT or --url")
-    place = f"{(url or _url(host, port)).rstrip('/')}/{'healthz' if live else 'readyz'}"
-    status, text = _ask(place, timeout)
+        raise typer.BadParameter("no process to check: use --port, AWA_METRICS_PORT or --url")
+    endpoint = f"{(url or _url(host, port)).rstrip('/')}/{'healthz' if live else 'readyz'}"
+    status, body = _get(endpoint, timeout)
     try:
-        answer = json.loads(text)
+        response = json.loads(body)
     except ValueError:
-        fail(f"{place} answers, but not as awa does: is it the metrics port of a worker or a leader?")
-    print_json(answer)
+        fail(f"the response of {endpoint} is not awa's: is it the metrics port of a worker or leader?")
+    print_json(response)
     if status != http.client.OK:
         sys.stdout.flush()
         raise typer.Exit(1)
 
 
 def _url(host: str, port: int | None) -> str:
-    host = ANYWHERE.get(host, host)
+    host = LOCAL_ADDRESSES.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _ask(place: str, timeout_s: float) -> tuple[int, bytes]:
-    """The status and the body."""
+def _get(endpoint: str, timeout_s: float) -> tuple[int, bytes]:
+    """Return the status and the body."""
     try:
-        # Whatever proxy the environment names: a probe asks the process itself.
-        with build_opener(ProxyHandler({})).open(place, timeout=timeout_s) as answer:
-            return answer.status, answer.read()
+        # Without the proxies of the environment: a probe must reach the process itself.
+        with build_opener(ProxyHandler({})).open(endpoint, timeout=timeout_s) as response:
+            return response.status, response.read()
     except HTTPError as error:
         return error.code, error.read()
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        why = getattr(reason, "strerror", None) or reason
-        fail(f"nobody answers at {place}: {why}")
+        fail(f"no response from {endpoint}: {getattr(reason, 'strerror', None) or reason}")

@@ -17,8 +17,9 @@ from awa_py.store import jobs as store
 from awa_py.store.bulk import CANCEL, DELETE
 from awa_py.text import count
 
-from .bulk import Choice, carry_out, choosing
-from .environment import Environment, command
+from .bulk import JobSelection, run_operation, selects_jobs
+from .decorators import command
+from .environment import Environment
 from .output import (
     STATE_STYLES,
     Fields,
@@ -37,7 +38,7 @@ from .parsing import JobId, JsonOption, parse_id, parse_queue
 
 EVENT_STYLES = {**STATE_STYLES, "retried": "yellow", "rescued": "yellow", "error": "yellow"}
 
-app = typer.Typer(help="Look at jobs, cancel, retry, delete, move and explain them.", no_args_is_help=True)
+app = typer.Typer(help="List, show, explain, cancel, retry, delete and move jobs.", no_args_is_help=True)
 
 
 @command(app, "awa job list --state failed --queue email", name="list")
@@ -45,16 +46,18 @@ async def list_jobs(
     env: Environment,
     state: Annotated[
         list[State] | None,
-        typer.Option("--state", "-s", metavar="STATE", help=f"Only {', '.join(State)}; may be repeated."),
+        typer.Option(
+            "--state", "-s", metavar="STATE", help=f"Only jobs in this state: {', '.join(State)}; repeatable."
+        ),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only of this queue.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Only of this kind.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="TAG", help="Only with this tag.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", "-q", metavar="NAME", help="Only jobs of this queue.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", "-k", metavar="NAME", help="Only jobs of this kind.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", metavar="TAG", help="Only jobs with this tag.")] = None,
     before: Annotated[
-        int | None, typer.Option(metavar="ID", parser=parse_id, help="Only older ones than this job.")
+        int | None, typer.Option(metavar="ID", parser=parse_id, help="Only jobs with a lower id, for paging.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="How many at the most.")
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=100_000, help="Maximum number of jobs.")
     ] = 50,
     as_json: JsonOption = False,
 ) -> None:
@@ -72,119 +75,117 @@ async def list_jobs(
 
 @command(app, "awa job show 42")
 async def show(env: Environment, job_id: JobId, as_json: JsonOption = False) -> None:
-    """Show all there is to know about a job, and what happened to it."""
+    """Show one job with its history."""
     async with env.client() as client:
         job = await client.get(job_id)
-        timeline = await client.history(job_id)
+        history = await client.history(job_id)
         async with client.pool.acquire() as connection:
             now = await client.session(connection).now()
     if as_json:
-        print_json({**as_columns(job), "timeline": [_step(*each) for each in _steps(timeline)]})
+        print_json({**as_columns(job), "timeline": [_event_object(*each) for each in _with_intervals(history)]})
     else:
         print_fields(_fields(job, now))
         say("")
-        print_table([_step_row(event, after_s, now) for event, after_s in _steps(timeline)], empty="")
+        print_table([_event_row(event, after_s, now) for event, after_s in _with_intervals(history)], empty="")
 
 
 @command(app, "awa job explain 42")
 async def explain(env: Environment, job_id: JobId, as_json: JsonOption = False) -> None:
-    """Say why a job is not running."""
+    """Explain why a job is not running."""
     async with env.client() as client:
-        sentences = await client.explain(job_id)
+        reasons = await client.explain(job_id)
     if as_json:
-        print_json({"id": job_id, "reasons": sentences})
+        print_json({"id": job_id, "reasons": reasons})
         return
-    for sentence in sentences:
-        say(sentence)
+    for reason in reasons:
+        say(reason)
 
 
 @command(app, "awa job cancel --queue email --older-than 1d")
-@choosing
-async def cancel(env: Environment, choice: Choice) -> None:
-    """Cancel jobs; running ones through their workers."""
-    if choice.selection is not None:
-        await carry_out(env, CANCEL, choice.selection, choice)
+@selects_jobs
+async def cancel(env: Environment, selection: JobSelection) -> None:
+    """Cancel jobs. The workers of running jobs are told to stop them."""
+    if selection.filters is not None:
+        await run_operation(env, CANCEL, selection.filters, selection)
         return
     async with env.client() as client:
-        answers = await client.cancel_many(choice.ids)
-        left = await _look(client, choice.ids)
-    words = {"cancelled": "cancelled", "requested": "its worker was told to stop it"}
-    _report(choice.ids, {job_id: words[answer] for job_id, answer in answers.items()}, left)
+        results = await client.cancel_many(selection.ids)
+        found = await _get_jobs(client, selection.ids)
+    texts = {"cancelled": "cancelled", "requested": "its worker was told to stop it"}
+    _print_results(selection.ids, {job_id: texts[result] for job_id, result in results.items()}, found)
 
 
 @command(app, "awa job retry --queue email --error timeout")
-@choosing
-async def retry(env: Environment, choice: Choice) -> None:
-    """Make jobs available at once: ended ones again, with all their attempts; waiting ones now.
+@selects_jobs
+async def retry(env: Environment, selection: JobSelection) -> None:
+    """Make jobs available now. Ended jobs get all of their attempts again.
 
-    Without --state, those that failed: failed and retryable ones.
+    Without --state, the filters select failed and retryable jobs.
     """
-    if choice.selection is not None:
+    if selection.filters is not None:
         write_events = bool(env.settings.events_retention)
-        await carry_out(env, bulk.retry(write_events=write_events), choice.selection, choice)
+        await run_operation(env, bulk.retry(write_events=write_events), selection.filters, selection)
         return
     async with env.client() as client:
-        again = await client.retry_many(choice.ids)
-        left = await _look(client, choice.ids)
-    _report(choice.ids, dict.fromkeys(again, "available"), left)
+        retried = await client.retry_many(selection.ids)
+        found = await _get_jobs(client, selection.ids)
+    _print_results(selection.ids, dict.fromkeys(retried, "available"), found)
 
 
 @command(app, "awa job delete --kind digest --state failed --yes")
-@choosing
-async def delete(env: Environment, choice: Choice) -> None:
-    """Delete jobs for good; running ones have to be cancelled first."""
-    if choice.selection is not None:
-        await carry_out(env, DELETE, choice.selection, choice)
+@selects_jobs
+async def delete(env: Environment, selection: JobSelection) -> None:
+    """Delete jobs permanently. Cancel running jobs first."""
+    if selection.filters is not None:
+        await run_operation(env, DELETE, selection.filters, selection)
         return
-    if not choice.yes:
-        typer.confirm(f"Delete {count(len(set(choice.ids)), 'job')} for good?", abort=True)
+    if not selection.yes:
+        typer.confirm(f"Permanently delete {count(len(set(selection.ids)), 'job')}?", abort=True)
     async with env.client() as client:
-        gone = await client.delete_many(choice.ids)
-        left = await _look(client, choice.ids)
-    _report(choice.ids, dict.fromkeys(gone, "deleted"), left)
+        deleted = await client.delete_many(selection.ids)
+        found = await _get_jobs(client, selection.ids)
+    _print_results(selection.ids, dict.fromkeys(deleted, "deleted"), found)
 
 
 @command(app, "awa job move --queue email --kind newsletter --to-queue bulk --to-priority 4")
-@choosing
+@selects_jobs
 async def move(
     env: Environment,
-    choice: Choice,
-    to_queue: Annotated[
-        str | None, typer.Option(metavar="NAME", parser=parse_queue, help="The queue that they go to.")
-    ] = None,
+    selection: JobSelection,
+    to_queue: Annotated[str | None, typer.Option(metavar="NAME", parser=parse_queue, help="New queue.")] = None,
     to_priority: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=4, help="The priority that they get.")
+        int | None, typer.Option(metavar="N", min=1, max=4, help="New priority, from 1 (first) to 4.")
     ] = None,
 ) -> None:
-    """Move waiting jobs into another queue, or to another priority: to the end of the line there."""
+    """Move waiting jobs to the end of another queue or priority."""
     if to_queue is None and to_priority is None:
-        raise typer.BadParameter("where to? Name --to-queue, --to-priority, or both")
-    if choice.selection is not None:
-        await carry_out(env, bulk.move(queue=to_queue, priority=to_priority), choice.selection, choice)
+        raise typer.BadParameter("nothing to change: use --to-queue, --to-priority, or both")
+    if selection.filters is not None:
+        await run_operation(env, bulk.move(queue=to_queue, priority=to_priority), selection.filters, selection)
         return
     async with env.client() as client:
-        moved = await client.move_many(choice.ids, queue=to_queue, priority=to_priority)
-        left = await _look(client, choice.ids)
-    _report(choice.ids, dict.fromkeys(moved, "moved"), left)
+        moved = await client.move_many(selection.ids, queue=to_queue, priority=to_priority)
+        found = await _get_jobs(client, selection.ids)
+    _print_results(selection.ids, dict.fromkeys(moved, "moved"), found)
 
 
 def as_columns(job: Job) -> dict[str, Any]:
-    """A job as the view `awa.jobs` has it."""
+    """Return a job with the columns of the view `awa.jobs`."""
     return {name: getattr(job, name) for name in Job.__slots__ if name != "is_new"}
 
 
-def _steps(timeline: Sequence[Event]) -> list[tuple[Event, float | None]]:
-    """Each event, and how many seconds after the one before."""
-    pauses = [(event.at - before.at).total_seconds() for before, event in pairwise(timeline)]
-    return list(zip(timeline, [None, *pauses], strict=True))
+def _with_intervals(history: Sequence[Event]) -> list[tuple[Event, float | None]]:
+    """Return each event with the seconds since the previous one."""
+    intervals_s = [(event.at - before.at).total_seconds() for before, event in pairwise(history)]
+    return list(zip(history, [None, *intervals_s], strict=True))
 
 
-def _step(event: Event, after_s: float | None) -> dict[str, Any]:
+def _event_object(event: Event, after_s: float | None) -> dict[str, Any]:
     return {**{name: getattr(event, name) for name in Event.__slots__}, "after_s": after_s}
 
 
-def _step_row(event: Event, after_s: float | None, now: datetime) -> Row:
-    """Narrow enough for eighty columns."""
+def _event_row(event: Event, after_s: float | None, now: datetime) -> Row:
+    """Return a row that fits 80 columns."""
     return {
         "when (UTC)": Text(f"{event.at.astimezone(UTC):%m-%d %H:%M:%S.%f}"[:-3]),
         "event": Text(event.event, style="dim" if event.at > now else EVENT_STYLES.get(event.event, "")),
@@ -195,21 +196,21 @@ def _step_row(event: Event, after_s: float | None, now: datetime) -> Row:
     }
 
 
-async def _look(client: Client, job_ids: Sequence[int]) -> dict[int, Job]:
+async def _get_jobs(client: Client, job_ids: Sequence[int]) -> dict[int, Job]:
     async with client.pool.acquire() as connection:
         return await store.get_jobs(client.session(connection), job_ids)
 
 
-def _report(job_ids: Sequence[int], done: dict[int, str], left: dict[int, Job]) -> None:
-    """A line a job; exit code 1 where one could not be helped."""
+def _print_results(job_ids: Sequence[int], results: dict[int, str], found: dict[int, Job]) -> None:
+    """Print a line for each job. Exit with 1 if one was not changed."""
     for job_id in dict.fromkeys(job_ids):
-        if job_id in done:
-            say(f"job {job_id}: {done[job_id]}")
-        elif job_id in left:
-            typer.echo(f"awa: job {job_id} is {left[job_id].state}: nothing was done", err=True)
+        if job_id in results:
+            say(f"job {job_id}: {results[job_id]}")
+        elif job_id in found:
+            typer.echo(f"awa: job {job_id} is {found[job_id].state}: nothing was changed", err=True)
         else:
             typer.echo(f"awa: there is no job {job_id}", err=True)
-    if not done.keys() >= set(job_ids):
+    if not results.keys() >= set(job_ids):
         raise typer.Exit(1)
 
 
@@ -229,7 +230,7 @@ def _row(job: Job, now: datetime) -> Row:
 def _when(job: Job, now: datetime) -> str:
     match job.state:
         case State.RUNNING:
-            return f"began {ago(job.attempted_at, now)}"
+            return f"started {ago(job.attempted_at, now)}"
         case State.COMPLETED | State.FAILED | State.CANCELLED:
             return f"ended {ago(job.finalized_at, now)}"
         case _:
@@ -253,12 +254,12 @@ def _fields(job: Job, now: datetime) -> Fields:
         "args": compact_json(job.args),
         "created": stamp(job.created_at, now),
         "due": stamp(job.run_at, now),
-        "began": stamp(job.attempted_at, now),
+        "started": stamp(job.attempted_at, now),
         "heartbeat": stamp(job.heartbeat_at, now),
         "ended": stamp(job.finalized_at, now),
         "timeout": None if job.timeout is None else durations.text(job.timeout),
         "deadline": stamp(job.deadline_at, now),
-        "cancel asked": stamp(job.cancel_requested_at, now),
+        "cancel requested": stamp(job.cancel_requested_at, now),
         "worker": None if job.worker_id is None else str(job.worker_id),
         "lease": job.lease,
         "progress": f"{progress['fraction']:.0%} {progress.get('message', '')}" if "fraction" in progress else None,
@@ -266,9 +267,9 @@ def _fields(job: Job, now: datetime) -> Fields:
         "tags": ", ".join(job.tags),
         "metadata": compact_json(job.metadata) if job.metadata else None,
         "unique key": job.unique_key,
-        "key": job.concurrency_key,
-        "key limit": job.concurrency_limit,
-        "key ordered": "yes" if job.ordered else None,
+        "concurrency key": job.concurrency_key,
+        "concurrency limit": job.concurrency_limit,
+        "ordered": "yes" if job.ordered else None,
         "parent": job.parent_id,
         "errors": [
             f"{error.get('at', '')} attempt {error.get('attempt')}: {error.get('error')}" for error in job.errors

@@ -1,9 +1,9 @@
-"""systemd's journal, spoken to in its own protocol: each line with fields that can be asked for.
+"""A logging handler for systemd's journal in its native protocol, so that records have fields to filter by.
 
     journalctl AWA_JOB_ID=123        journalctl -u 'awa-worker*' AWA_KIND=send_email PRIORITY=3
 
-A datagram holds `FIELD=value` lines; a value of several lines follows its field's name and its length. What is too
-large for a datagram goes as a sealed file in memory, of which only the descriptor is sent.
+A datagram contains `FIELD=value` lines; a multi-line value follows its field's name and its length. An entry that is
+too large for a datagram is written to a sealed file in memory, and only its descriptor is sent.
 """
 
 import errno
@@ -21,11 +21,11 @@ IDENTIFIER = "awa"
 PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 DEBUG_PRIORITY = 7
 _TOO_LARGE = (errno.EMSGSIZE, errno.ENOBUFS)
-_OURS = ("job_id", "kind", "queue", "attempt", "jobs", "worker")
+_AWA_FIELDS = ("job_id", "kind", "queue", "attempt", "jobs", "worker")
 
 
 def is_stderr(descriptor: int = 2) -> bool:
-    """Whether standard error leads to the journal: systemd says so, and says which stream it means."""
+    """Return True if standard error is connected to the journal, according to systemd's JOURNAL_STREAM."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -34,26 +34,26 @@ def is_stderr(descriptor: int = 2) -> bool:
 
 
 class JournalHandler(logging.Handler):
-    """Sends records to the journal; one that it does not take goes the other way."""
+    """Send records to the journal; if that fails, pass them to the fallback."""
 
     def __init__(
         self,
         fields_of: Callable[[logging.LogRecord], Mapping[str, Any]],
         *,
-        otherwise: logging.Handler,
+        fallback: logging.Handler,
         path: str = SOCKET,
     ) -> None:
         super().__init__()
         self._fields_of = fields_of
-        self._otherwise = otherwise
+        self._fallback = fallback
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._send(encode(self._entry(record)))
-        except OSError:  # the journal is being restarted, say
-            self._otherwise.handle(record)
+        except OSError:  # e.g. the journal is being restarted
+            self._fallback.handle(record)
         except Exception:
             self.handleError(record)
 
@@ -104,7 +104,7 @@ class JournalHandler(logging.Handler):
 
 
 def encode(entry: Mapping[str, str]) -> bytes:
-    """The entry as the journal reads it."""
+    """Serialize an entry in the journal's protocol."""
     parts: list[bytes] = []
     for name, text in entry.items():
         value = text.encode("utf-8", "backslashreplace")
@@ -116,6 +116,6 @@ def encode(entry: Mapping[str, str]) -> bytes:
 
 
 def _name(field: str) -> str:
-    """AWA_JOB_ID, AWA_KIND …; of what a logging call gave, its name in the journal's letters."""
-    letters = re.sub(r"[^A-Z0-9_]", "_", field.upper())
-    return f"AWA_{letters}" if field in _OURS else letters.lstrip("_0123456789") or "EXTRA"
+    """Return AWA_JOB_ID, AWA_KIND, …; other fields keep their names, in characters that the journal allows."""
+    name = re.sub(r"[^A-Z0-9_]", "_", field.upper())
+    return f"AWA_{name}" if field in _AWA_FIELDS else name.lstrip("_0123456789") or "EXTRA"

@@ -1,4 +1,4 @@
-"""Logging: for people, as a JSON object a line, or to systemd's journal. Every line says which job it is about."""
+"""Log formats: text, one JSON object per line, or systemd's journal. Each record of a job names the job."""
 
 import json
 import logging
@@ -11,8 +11,8 @@ from awa_py.observability.logs import FIELDS, JobFilter
 
 from . import journal
 
-# What a record has by itself: the rest was given by the logging call (`extra`), or by the filter.
-_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "job"}
+# The attributes of every record. All others come from the logging call (`extra`) or from the filter.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "job"}
 _FIELD_NAMES = {"job_kind": "kind"}
 
 
@@ -32,7 +32,7 @@ class LogLevel(StrEnum):
 
 
 class TextFormatter(logging.Formatter):
-    """time, level, logger, message, and the job where a handler wrote it; the exception below."""
+    """Format time, level, logger, message and job on a line, and the exception below."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -44,7 +44,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """time, level, logger, message, the job, what the call gave as `extra`, and the exception where there is one."""
+    """Format time, level, logger, message, job, `extra` and exception as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -60,22 +60,22 @@ class JsonFormatter(logging.Formatter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record says beside its message: the job first, then what the call gave."""
-    given = record.__dict__
-    job = {_FIELD_NAMES.get(name, name): given[name] for name in FIELDS if given.get(name) is not None}
-    return job | {name: value for name, value in given.items() if name not in (*_OWN, *FIELDS, *job)}
+    """Return the fields of a record besides its message: first the job's, then those of `extra`."""
+    attributes = record.__dict__
+    job = {_FIELD_NAMES.get(name, name): attributes[name] for name in FIELDS if attributes.get(name) is not None}
+    return job | {name: value for name, value in attributes.items() if name not in (*_STANDARD, *FIELDS, *job)}
 
 
 def configure(log_format: LogFormat, level: LogLevel) -> None:
-    """Sends every logger's words, those of the app included, to standard error or to the journal."""
+    """Send the records of all loggers, including the app's, to standard error or to the journal."""
     logging.basicConfig(level=level.upper(), handlers=[_handler(log_format)], force=True)
 
 
 def _handler(log_format: LogFormat) -> logging.Handler:
-    on_stderr = logging.StreamHandler(sys.stderr)
-    on_stderr.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
-    handler: logging.Handler = on_stderr
+    stderr_handler = logging.StreamHandler(sys.stderr)
+    stderr_handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
+    handler: logging.Handler = stderr_handler
     if log_format is LogFormat.JOURNAL or (log_format is LogFormat.AUTO and journal.is_stderr()):
-        handler = journal.JournalHandler(fields_of, otherwise=on_stderr)
+        handler = journal.JournalHandler(fields_of, fallback=stderr_handler)
     handler.addFilter(JobFilter())
     return handler

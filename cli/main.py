@@ -1,4 +1,4 @@
-"""The `awa` command: its table of commands."""
+"""The `awa` command and its subcommands."""
 
 import sys
 from importlib.metadata import version
@@ -27,20 +27,20 @@ from . import (
     workers,
 )
 from .bench import command as bench
+from .decorators import command, common_options, unset_blank_variables
 from .demo.command import demo
 from .doctor import doctor
-from .environment import command, forget_blank_variables, front
 from .logs import LogLevel
 from .output import say
 
 RUN = "Run"
-LOOK = "Look and change"
+INSPECT = "Inspect and change"
 
 app = typer.Typer(
     name="awa",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    pretty_exceptions_show_locals=False,  # they hold the database's password
+    pretty_exceptions_show_locals=False,  # local variables contain the database's password
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
@@ -52,7 +52,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback(epilog="Example: [bold]awa worker tasks:app -q default[/bold]")
-@front
+@common_options
 def root(
     ctx: typer.Context,
     show_version: Annotated[
@@ -69,25 +69,25 @@ command(app, "awa maintenance --once rescue", panel=RUN, log_level=LogLevel.INFO
 command(app, """awa enqueue send_email '{"to": "me@example.com"}' --delay 10m""", panel=RUN)(enqueue.enqueue)
 app.add_typer(bench.app, name="bench", rich_help_panel=RUN)
 app.add_typer(systemd.app, name="systemd", rich_help_panel=RUN)
-app.add_typer(job.app, name="job", rich_help_panel=LOOK)
-app.add_typer(queue.app, name="queue", rich_help_panel=LOOK)
-app.add_typer(route.app, name="route", rich_help_panel=LOOK)
-app.add_typer(cron.app, name="cron", rich_help_panel=LOOK)
-app.add_typer(rate.app, name="rate", rich_help_panel=LOOK)
-app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
-command(app, "awa leader --json", panel=LOOK)(leader.leader)
-command(app, "awa stats --watch", panel=LOOK)(stats.stats)
-command(app, "awa doctor", panel=LOOK)(doctor)
-command(app, "awa health --port 9465 --live", panel=LOOK)(health.health)
-app.add_typer(monitoring.app, name="monitoring", rich_help_panel=LOOK)
+app.add_typer(job.app, name="job", rich_help_panel=INSPECT)
+app.add_typer(queue.app, name="queue", rich_help_panel=INSPECT)
+app.add_typer(route.app, name="route", rich_help_panel=INSPECT)
+app.add_typer(cron.app, name="cron", rich_help_panel=INSPECT)
+app.add_typer(rate.app, name="rate", rich_help_panel=INSPECT)
+app.add_typer(workers.app, name="workers", rich_help_panel=INSPECT)
+command(app, "awa leader --json", panel=INSPECT)(leader.leader)
+command(app, "awa stats --watch", panel=INSPECT)(stats.stats)
+command(app, "awa doctor", panel=INSPECT)(doctor)
+command(app, "awa health --port 9465 --live", panel=INSPECT)(health.health)
+app.add_typer(monitoring.app, name="monitoring", rich_help_panel=INSPECT)
 
 
 def main() -> None:
-    forget_blank_variables()
+    unset_blank_variables()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a job carries may be in no terminal's alphabet
+            stream.reconfigure(errors="backslashreplace")  # a job may contain characters that the terminal cannot show
     try:
         app(prog_name="awa")
-    except RestartRequested as again:
-        again.exec()
+    except RestartRequested as request:
+        request.exec()

@@ -23,12 +23,12 @@ from .metrics import LOOPBACK, MetricsHost, MetricsPort, serve_metrics
 from .output import print_json, say
 from .parsing import CheckOption, JsonOption
 
-INTERNAL = "check"  # proves that the leader's session lives: nothing to do once
+INTERNAL_TASK = "check"  # checks the leader's own session: running it once has no effect
 
 
 def tasks(settings: Settings, schedules: tuple[CronDefinition, ...] = ()) -> dict[str, Task]:
-    """What can be done once, by its name."""
-    return {task.name: task for task in all_tasks(settings, schedules, Metrics()) if task.name != INTERNAL}
+    """Return the tasks that --once accepts, by name."""
+    return {task.name: task for task in all_tasks(settings, schedules, Metrics()) if task.name != INTERNAL_TASK}
 
 
 TASKS = tuple(tasks(Settings()))
@@ -36,7 +36,7 @@ TASKS = tuple(tasks(Settings()))
 
 def parse_task(text: str) -> str:
     if text not in TASKS:
-        raise typer.BadParameter(f'there is no task "{text}"; there are {", ".join(TASKS)}')
+        raise typer.BadParameter(f'unknown task "{text}": use one of {", ".join(TASKS)}')
     return text
 
 
@@ -44,14 +44,14 @@ def maintenance(
     env: Environment,
     spec: Annotated[
         str | None,
-        typer.Argument(metavar="APP", envvar="AWA_APP", help="The app whose schedules to write: module:attribute."),
+        typer.Argument(metavar="APP", envvar="AWA_APP", help="App whose schedules to write, as module:attribute."),
     ] = None,
     once: Annotated[
         str | None,
         typer.Option(
             parser=parse_task,
             metavar="TASK",
-            help=f"Do this task once, and end: {', '.join(TASKS)}.",
+            help=f"Run this task once and exit: {', '.join(TASKS)}.",
             autocompletion=lambda incomplete: [name for name in TASKS if name.startswith(incomplete)],
         ),
     ] = None,
@@ -60,9 +60,9 @@ def maintenance(
     as_json: JsonOption = False,
     check: CheckOption = False,
 ) -> None:
-    """Lead: promote, rescue, fire schedules, clean up.
+    """Run the leader's tasks: promote, rescue, fire schedules, clean up.
 
-    Only one process leads at a time; the others wait for their turn. Workers do the same beside their jobs.
+    One process at a time is the leader; the others stand by. Workers take part in the election, too.
     """
     if check:
         env.check(spec)
@@ -71,7 +71,7 @@ def maintenance(
     if once is None:
         settings = Reload()
         notifier = Notifier.from_environ(os.environ)
-        env.run(_stand(env, app, metrics_host, metrics_port, notifier, settings), fast=True)
+        env.run(_run_candidate(env, app, metrics_host, metrics_port, notifier, settings), fast=True)
         settings.restart_if_requested()
         return
     changed = env.run(_run_once(env, app, once))
@@ -81,22 +81,24 @@ def maintenance(
         say(f"{once}: {count(changed, 'row')} changed")
 
 
-async def _stand(env: Environment, app: App, host: str, port: int | None, notifier: Notifier, settings: Reload) -> None:
-    """Stands for election until a signal comes, and resigns."""
+async def _run_candidate(
+    env: Environment, app: App, host: str, port: int | None, notifier: Notifier, settings: Reload
+) -> None:
+    """Take part in the election until a signal arrives, then resign."""
     metrics = Metrics(timing=port is not None)
     await env.connect(app)
     candidate = app.candidate(metrics=metrics)
-    standing = asyncio.create_task(candidate.run())
+    running = asyncio.create_task(candidate.run())
     service = Service(
         candidate,
-        stop=standing.cancel,
+        stop=running.cancel,
         summary=lambda: "leader" if candidate.is_leader else "standing by",
         notifier=notifier,
         reload=settings,
     )
     async with service:
         with serve_metrics(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):
-            await standing
+            await running
 
 
 async def _run_once(env: Environment, app: App, name: str) -> int:

@@ -1,4 +1,4 @@
-"""What `awa worker` and `awa maintenance` tell of themselves: on the metrics port, and to a collector."""
+"""The metrics port of `awa worker` and `awa maintenance`, and the export to an OpenTelemetry collector."""
 
 import os
 import time
@@ -29,37 +29,35 @@ MetricsPort = Annotated[
         max=65535,
         envvar="AWA_METRICS_PORT",
         metavar="PORT",
-        help="Serve /metrics, /healthz and /readyz there.",
+        help="Serve /metrics, /healthz and /readyz on this port.",
         rich_help_panel=PANEL,
     ),
 ]
 MetricsHost = Annotated[
     str,
-    typer.Option(
-        envvar="AWA_METRICS_HOST", metavar="HOST", help="The address to serve them on.", rich_help_panel=PANEL
-    ),
+    typer.Option(envvar="AWA_METRICS_HOST", metavar="HOST", help="Address to serve them on.", rich_help_panel=PANEL),
 ]
 
 
 @contextmanager
-def serve_metrics(metrics: Metrics, part: HealthSource, *, host: str, port: int | None) -> Iterator[None]:
-    """EnqueuedJobs on the port meanwhile, where there is one; and sends to the collector, where there is one."""
-    with ExitStack() as ends:
+def serve_metrics(metrics: Metrics, source: HealthSource, *, host: str, port: int | None) -> Iterator[None]:
+    """Serve metrics on the port, and export them to the collector, if either is configured."""
+    with ExitStack() as stack:
         if port is not None:
-            ends.enter_context(_port(metrics, part, host, port))
-        ends.enter_context(export_telemetry(metrics.registry, str(uuid4())))
+            stack.enter_context(_serve_port(metrics, source, host, port))
+        stack.enter_context(export_telemetry(metrics.registry, str(uuid4())))
         yield
 
 
 @contextmanager
 def serve_processes(supervisor: Supervisor, *, host: str, port: int | None) -> Iterator[None]:
-    """The same for all processes of a supervisor, on one port."""
+    """Serve the metrics of all processes of a supervisor on one port."""
     if port is None:
         yield
         return
-    aggregate = ProcessAggregate(supervisor)
+    processes = ProcessAggregate(supervisor)
     server = MetricsServer(
-        aggregate, host=host, port=port, health=aggregate.ready, liveness=aggregate.live, process_metrics=False
+        processes, host=host, port=port, health=processes.ready, liveness=processes.live, process_metrics=False
     )
     with signals_for_main_thread():
         server.start()
@@ -70,26 +68,26 @@ def serve_processes(supervisor: Supervisor, *, host: str, port: int | None) -> I
 
 
 @contextmanager
-def _port(metrics: Metrics, part: HealthSource, host: str, port: int) -> Iterator[None]:
-    inherited = os.environ.pop(SOCKET_VARIABLE, None)  # not for the processes that jobs start
-    monitor = LoopMonitor(partial(_record_lag, metrics))
+def _serve_port(metrics: Metrics, source: HealthSource, host: str, port: int) -> Iterator[None]:
+    inherited = os.environ.pop(SOCKET_VARIABLE, None)  # removed, so that the processes of jobs do not inherit it
+    loop_monitor = LoopMonitor(partial(_record_loop_lag, metrics))
     server = MetricsServer(
         metrics,
         host=host,
         port=port,
         listener_fd=None if inherited is None else int(inherited),
-        health=health_probe(part, monitor),
-        liveness=health_probe(monitor),
+        health=health_probe(source, loop_monitor),
+        liveness=health_probe(loop_monitor),
     )
     server.start()
-    monitor.start()
+    loop_monitor.start()
     try:
         yield
     finally:
-        monitor.stop()
+        loop_monitor.stop()
         server.stop()
 
 
-def _record_lag(metrics: Metrics, late_s: float) -> None:
+def _record_loop_lag(metrics: Metrics, late_s: float) -> None:
     metrics.loop_lag.observe(late_s)
     metrics.loop_turned.set(time.time())

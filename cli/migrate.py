@@ -16,18 +16,18 @@ from .parsing import JsonOption
 
 async def migrate(
     env: Environment,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the schema as one SQL script, and change nothing.")] = False,
-    status: Annotated[bool, typer.Option("--status", help="List the migrations, and change nothing.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the schema as an SQL script; change nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="List the migrations; change nothing.")] = False,
     roles: Annotated[
         bool,
         typer.Option(
             "--roles",
-            help="Make the roles too: SCHEMA_owner, _worker, _producer, _reader. With --sql, print only their SQL.",
+            help="Also create the roles SCHEMA_owner, _worker, _producer, _reader. With --sql: print only their SQL.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the database's schema to this program's version."""
+    """Create or upgrade the database's schema."""
     if sql and status:
         raise typer.BadParameter("use either --sql or --status")
     if roles and status:
@@ -56,13 +56,13 @@ def _show_steps(steps: list[MigrationStatus], *, as_json: bool) -> None:
             }
             for step in steps
         ],
-        empty="there are no migrations",
+        empty="no migrations",
     )
 
 
 def _show_roles(names: list[str]) -> None:
     say(f"roles: {', '.join(names)}")
-    say(f'make a login a member of one: GRANT "{names[1]}" TO login')
+    say(f'to use a role, grant it to a login: GRANT "{names[1]}" TO login')
 
 
 def _show_applied(applied: list[Migration], name: str, *, as_json: bool) -> None:

@@ -5,26 +5,27 @@ from importlib.resources import files
 
 import typer
 
-from .environment import Environment, command
+from .decorators import command
+from .environment import Environment
 
-app = typer.Typer(help="Print what Prometheus and Grafana need to know about awa.", no_args_is_help=True)
+app = typer.Typer(help="Print the alert rules for Prometheus and the dashboard for Grafana.", no_args_is_help=True)
 
 
 @command(app, "awa monitoring rules > /etc/prometheus/awa.rules.yml")
 def rules(env: Environment) -> None:
-    """Print the alert rules, for Prometheus."""
+    """Print the alert rules for Prometheus."""
     _print("awa.rules.yml")
 
 
 @command(app, "awa monitoring tests > awa.rules.test.yml && promtool test rules awa.rules.test.yml")
 def tests(env: Environment) -> None:
-    """Print the tests of the alert rules, for promtool."""
+    """Print the unit tests of the alert rules for promtool."""
     _print("awa.rules.test.yml")
 
 
 @command(app, "awa monitoring dashboard > awa.json")
 def dashboard(env: Environment) -> None:
-    """Print the dashboard, for Grafana."""
+    """Print the dashboard for Grafana."""
     _print("dashboard.json")
 
 

@@ -1,4 +1,4 @@
-"""What commands print: tables and fields for people, JSON for programs. Colours on a terminal only."""
+"""The output of commands: tables and fields as text, with colours on a terminal, or JSON."""
 
 import json
 import os
@@ -22,9 +22,9 @@ Cell = str | int | Text | None
 Row = Mapping[str, Cell]
 Fields = Mapping[str, Cell | list[str]]
 
-PIPE_COLUMNS = 4096  # whoever reads through a pipe wants everything
+PIPE_COLUMNS = 4096  # do not cut the output to a pipe
 GAP = 2
-NARROWEST = 8
+MIN_COLUMN_WIDTH = 8
 SPARKS, ASCII_SPARKS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
 STATE_STYLES: dict[str, str] = {
@@ -40,32 +40,32 @@ STATE_STYLES: dict[str, str] = {
 
 
 def console() -> Console:
-    """Standard output, as wide as the terminal; a pipe has no width."""
+    """Return a console for standard output, as wide as the terminal; a pipe has no width."""
     fixed = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else PIPE_COLUMNS
     return Console(width=fixed, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def say(sentence: str) -> None:
-    """A line for people."""
+    """Print a line of text."""
     console().print(Text(_printable(sentence)), soft_wrap=True)
 
 
-def show(picture: RenderableType) -> None:
-    """Prints it, without the blanks that fill lines up."""
+def show(renderable: RenderableType) -> None:
+    """Print without trailing spaces."""
     out = console()
     with out.capture() as captured:
-        out.print(picture)
+        out.print(renderable)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def print_json(value: Any, *, compact: bool = False) -> None:
-    """Dataclasses become objects; times are ISO 8601, durations as awa writes them."""
+    """Print JSON. Dataclasses become objects, times are ISO 8601, durations are e.g. "1h30m"."""
     text = json.dumps(_jsonable(value), indent=None if compact else 2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
 
 
 def print_table(rows: Sequence[Row], *, empty: str) -> None:
-    """Aligned columns, headed by the keys of the first row; numbers to the right. `empty` is said of no rows."""
+    """Print rows as a table whose headers are the keys of the first row, or `empty` if there are no rows."""
     if rows:
         show(table(rows, console().width))
     else:
@@ -73,13 +73,13 @@ def print_table(rows: Sequence[Row], *, empty: str) -> None:
 
 
 def table(rows: Sequence[Row], width: int) -> Table:
-    """The rows on lines of their own, however narrow the terminal: texts that do not fit are cut."""
+    """Return a table with one line per row: if the terminal is narrow, texts are cut. Numbers are right-aligned."""
     headers = list(rows[0])
     cells = [[_on_one_line(row[header]) for header in headers] for row in rows]
     flexible = [all(isinstance(row[header], str | None) for row in rows) for header in headers]
     numeric = [all(isinstance(row[header], int | None) for row in rows) for header in headers]
     natural = [max(len(header), *(line[n].cell_len for line in cells)) for n, header in enumerate(headers)]
-    widths = _fitted(natural, flexible, width - GAP * (len(headers) - 1))
+    widths = _fit_widths(natural, flexible, numeric, width - GAP * (len(headers) - 1))
     columns = [
         Column(header, width=widths[n], no_wrap=True, overflow="ellipsis", justify="right" if numeric[n] else "left")
         for n, header in enumerate(headers)
@@ -91,7 +91,7 @@ def table(rows: Sequence[Row], width: int) -> Table:
 
 
 def print_fields(values: Fields) -> None:
-    """Names on the left, values on the right; a list has a line each, an empty value is left out."""
+    """Print names on the left and values on the right. A list has a line per item; empty values are omitted."""
     grid = Table.grid(padding=(0, GAP, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -103,7 +103,7 @@ def print_fields(values: Fields) -> None:
 
 
 def group(*parts: RenderableType) -> Group:
-    """Parts one below the other, a blank line between them."""
+    """Stack parts with a blank line between them."""
     spaced: list[RenderableType] = []
     for part in parts:
         spaced += [Text(""), part] if spaced else [part]
@@ -115,21 +115,21 @@ def state_text(state: State) -> Text:
 
 
 def plain_text(value: Cell) -> Text:
-    """A value as text that cannot steer the terminal."""
+    """Return a value as text without control characters."""
     if isinstance(value, Text):
         return value
     return Text("" if value is None else _printable(str(value)))
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """How far a time of the database is from its now."""
+    """Return a time relative to now, e.g. 5m ago. Both are times of the database."""
     if moment is None:
         return ""
     return "never" if moment == NEVER else relative_time(moment - now)
 
 
 def stamp(moment: datetime | None, now: datetime) -> str | None:
-    """A time with its distance: 2026-01-02 03:04:05 UTC (5m ago)."""
+    """Return a time with its distance: 2026-01-02 03:04:05 UTC (5m ago)."""
     if moment is None:
         return None
     return (
@@ -140,12 +140,12 @@ def stamp(moment: datetime | None, now: datetime) -> str | None:
 
 
 def length(value: timedelta | None) -> str:
-    """A duration, or `default`."""
+    """Return a duration, or `default` for None."""
     return "default" if value is None else durations.text(value)
 
 
 def approximate(seconds: float) -> str:
-    """About how long, in five characters: 850µs, 12ms, 1.20s, 95s, 12m, 3.5h, 4.1d."""
+    """Return a duration in at most five characters: 850µs, 12ms, 1.2s, 95s, 12m, 3.5h, 4.1d."""
     if seconds < 0.001:
         return f"{max(0.0, seconds) * 1e6:.0f}µs"
     if seconds < 0.9995:
@@ -159,10 +159,11 @@ def approximate(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
-    """A character each, as high as the value is beside the largest; a blank for nothing."""
+    """Return one character per value, scaled to the largest; zero is a space."""
     sparks = ASCII_SPARKS if ascii_only else SPARKS
-    top = max(values, default=0) or 1
-    return "".join(sparks[min(len(sparks) - 1, int(value / top * len(sparks)))] if value else " " for value in values)
+    top = len(sparks) - 1
+    largest = max(values, default=0) or 1
+    return "".join(sparks[min(top, int(value / largest * len(sparks)))] if value else " " for value in values)
 
 
 def compact_json(value: Any) -> str:
@@ -174,15 +175,19 @@ def _on_one_line(value: Cell) -> Text:
 
 
 def _printable(text: str) -> str:
-    """Without control characters: what a job carries must not steer the terminal."""
+    """Replace control characters: the content of a job must not control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _fitted(natural: Sequence[int], flexible: Sequence[bool], width: int) -> list[int]:
-    """Column widths that fit, taken from the widest of the flexible columns, one character at a time."""
+def _fit_widths(natural: Sequence[int], flexible: Sequence[bool], numeric: Sequence[bool], width: int) -> list[int]:
+    """Return column widths that fit, by shrinking the widest column one character at a time.
+
+    Flexible columns shrink first, numbers never.
+    """
     widths = list(natural)
     while sum(widths) > width:
-        shrinkable = [n for n, flexes in enumerate(flexible) if flexes and widths[n] > NARROWEST]
+        wide = [n for n, column_width in enumerate(widths) if column_width > MIN_COLUMN_WIDTH and not numeric[n]]
+        shrinkable = [n for n in wide if flexible[n]] or wide
         if not shrinkable:
             break
         widths[max(shrinkable, key=lambda n: widths[n])] -= 1

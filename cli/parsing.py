@@ -1,4 +1,4 @@
-"""How texts on the command line become values. What cannot be read is wrong usage."""
+"""Parse values of the command line. An invalid value is a usage error, exit code 2."""
 
 import json
 import sys
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 DEFAULT = "default"
 OFF = "off"
-LARGEST_ID = 2**63 - 1
+MAX_JOB_ID = 2**63 - 1
 
 
 def as_usage_error(read: Callable[[str], T]) -> Callable[[str], T]:
-    """The same, with awa's own errors as wrong usage."""
+    """Wrap a parser so that an AwaError is a usage error."""
 
     def parse(text: str) -> T:
         try:
@@ -39,13 +39,13 @@ parse_queue = as_usage_error(check_queue)
 def parse_duration(text: str) -> timedelta:
     length = durations.parse(text)
     if length > MAX_DURATION:
-        raise typer.BadParameter(f'"{text}" is too long: {MAX_DURATION.days} days at the most')
+        raise typer.BadParameter(f'"{text}" is too long: the maximum is {MAX_DURATION.days} days')
     return length
 
 
 def parse_id(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_ID:
-        raise typer.BadParameter(f'"{text}" is not a job\'s id: a number from 1 on')
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_JOB_ID:
+        raise typer.BadParameter(f'"{text}" is not a job id: use a number of at least 1')
     return int(text)
 
 
@@ -53,65 +53,65 @@ def parse_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f'"{text}" is not a time: write 2026-01-31T09:00+01:00') from None
+        raise typer.BadParameter(f'"{text}" is not a time: write e.g. 2026-01-31T09:00+01:00') from None
     if moment.tzinfo is None:
-        raise typer.BadParameter(f'"{text}" has no offset: write {text}+00:00 for UTC, or your own')
+        raise typer.BadParameter(f'"{text}" has no UTC offset: write e.g. {text}+00:00')
     return moment
 
 
 def parse_setting(text: str) -> timedelta | str:
-    """A duration, or `default`."""
+    """Parse a duration, or `default`."""
     return DEFAULT if text == DEFAULT else parse_duration(text)
 
 
 def parse_count(text: str) -> int | str:
-    """A number of jobs, or `default`."""
+    """Parse a number of jobs, or `default`."""
     if text == DEFAULT:
         return DEFAULT
     if not text.isdecimal() or not text.isascii() or len(text) > len(str(MAX_COUNT)) or not 1 <= int(text) <= MAX_COUNT:
-        raise typer.BadParameter(f'"{text}" is not a number of jobs: from 1 to {MAX_COUNT}, or default')
+        raise typer.BadParameter(f'"{text}" is not a number of jobs: use 1 to {MAX_COUNT}, or default')
     return int(text)
 
 
 @as_usage_error
 def parse_rate(text: str) -> Rate | str:
-    """A rate, or `default`."""
+    """Parse a rate, or `default`."""
     return DEFAULT if text == DEFAULT else Rate.parse(text)
 
 
 def parse_aging(text: str) -> timedelta | str:
-    """A duration, `off`, or `default`."""
+    """Parse a duration, `off`, or `default`."""
     return timedelta(0) if text == OFF else parse_setting(text)
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """A JSON object; `-` reads it from standard input."""
+    """Parse a JSON object; `-` reads it from standard input."""
     try:
-        value = json.loads(sys.stdin.read() if text == "-" else text, parse_constant=_no_number)
+        value = json.loads(sys.stdin.read() if text == "-" else text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"this is not JSON: {error}") from None
+        raise typer.BadParameter(f"invalid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise typer.BadParameter(f'a JSON object is wanted, such as \'{{"to": "me"}}\', not {_json_type(value)}')
+        raise typer.BadParameter(f'expected a JSON object such as \'{{"to": "me"}}\', not {_json_type(value)}')
     return value
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _json_type(value: object) -> str:
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CheckOption = Annotated[
-    bool, typer.Option("--check", envvar="AWA_CHECK", help="Only check the options, the settings and the app.")
+    bool, typer.Option("--check", envvar="AWA_CHECK", help="Check the options, the settings and the app, and exit.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-JobId = Annotated[int, typer.Argument(metavar="ID", parser=parse_id, help="The job's id.")]
-QueueName = Annotated[str, typer.Argument(metavar="NAME", parser=parse_queue, help="The queue's name.")]
-ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+JobId = Annotated[int, typer.Argument(metavar="ID", parser=parse_id, help="Id of the job.")]
+QueueName = Annotated[str, typer.Argument(metavar="NAME", parser=parse_queue, help="Name of the queue.")]
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", envvar="AWA_APP", help="The app, as module:attribute.", show_default=False)
 ]

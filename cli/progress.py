@@ -1,6 +1,6 @@
-"""How far it has come: one line on standard error that is written over, on a terminal only.
+"""A progress bar: one line on standard error that is overwritten, on a terminal only.
 
-From a thread of its own, four times a second, by hand: the loop that is being measured is not to be disturbed by it.
+It is drawn by its own thread, four times a second, so that it does not disturb an event loop that is being measured.
 """
 
 import sys
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-EVERY_S = 0.25
+REFRESH_INTERVAL_S = 0.25
 WIDTH = 30
 ERASE = "\r\x1b[K"
 
 
 class Progress:
-    """A line for each thing that takes a while; silent where nobody would see it."""
+    """Show the progress of long operations; print nothing unless standard error is a terminal."""
 
     def __init__(self, *, wanted: bool, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -23,36 +23,36 @@ class Progress:
 
     @contextmanager
     def bar(self, label: str, total: int = 0, done: Callable[[], int] = int) -> Iterator[None]:
-        """Shows how much is done of the total, as long as the block runs; without a total, how much, if anything."""
+        """Show `done` out of `total` while the block runs. Without a total, show only the number."""
         if not self._shown:
             yield
             return
-        over = threading.Event()
-        thread = threading.Thread(target=self._draw, args=(over, label, total, done), name="awa-progress", daemon=True)
+        ended = threading.Event()
+        thread = threading.Thread(target=self._draw, args=(ended, label, total, done), name="awa-progress", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            ended.set()
             thread.join()
             self._write(ERASE)
 
-    def _draw(self, over: threading.Event, label: str, total: int, done: Callable[[], int]) -> None:
+    def _draw(self, ended: threading.Event, label: str, total: int, done: Callable[[], int]) -> None:
         while True:
             self._write(ERASE + line(label, total, done()))
-            if over.wait(EVERY_S):
+            if ended.wait(REFRESH_INTERVAL_S):
                 return
 
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except OSError:  # the terminal is gone: so is whoever looked
+        except OSError:  # the terminal was closed
             self._shown = False
 
 
 def line(label: str, total: int, done: int) -> str:
-    """`drain ━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 6,000 of 20,000`, or `drain … 6,000`"""
+    """Return e.g. `drain ━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 6,000 of 20,000` or `drain … 6,000`."""
     if not total:
         return f"{label} … {done:,}" if done else f"{label} …"
     done = min(done, total)

@@ -15,9 +15,10 @@ from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, Setting
 from awa_py.store.session import Session
 from awa_py.store.workers import QueueWorker, list_queue_workers
-from awa_py.text import count, relative_time, short_duration
+from awa_py.text import count, short_duration
 
-from .environment import Environment, command
+from .decorators import command
+from .environment import Environment
 from .output import Fields, Row, length, print_fields, print_json, print_table, say, stamp
 from .parsing import (
     DEFAULT,
@@ -33,17 +34,17 @@ from .parsing import (
     parse_setting,
 )
 
-app = typer.Typer(help="Look at queues, tune, pause, resume, unthrottle and purge them.", no_args_is_help=True)
+app = typer.Typer(help="List, show, set, pause, resume, unthrottle and purge queues.", no_args_is_help=True)
 
-PURGE_BATCH = 5_000
-MAY_BE_0 = {"completed_retention", "failed_retention", "aging"}
-PURGED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
-HEADERS = {  # short, for eighty columns
+PURGE_BATCH_SIZE = 5_000
+MAY_BE_ZERO = {"completed_retention", "failed_retention", "aging"}
+PURGED_STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
+HEADERS = {  # short, to fit 80 columns
     State.AVAILABLE: "ready",
     State.RUNNING: "run",
     State.SCHEDULED: "later",
     State.RETRYABLE: "retry",
-    State.FAILED: "failed",
+    State.FAILED: "fail",
     State.COMPLETED: "done",
 }
 LIMITS: dict[str, Callable[[QueueRow], str]] = {
@@ -67,7 +68,7 @@ async def list_queues(env: Environment, as_json: JsonOption = False) -> None:
 
 @command(app, "awa queue show email")
 async def show(env: Environment, name: QueueName, as_json: JsonOption = False) -> None:
-    """Show a queue: its settings, its jobs, and who serves it."""
+    """Show one queue: its settings, its jobs and its workers."""
     async with env.session() as session:
         queue = await _find(session, env, name)
         workers = await list_queue_workers(session, name, staleness=env.settings.heartbeat_staleness)
@@ -79,7 +80,7 @@ async def show(env: Environment, name: QueueName, as_json: JsonOption = False) -
         print_fields(_fields(queue, now))
         if workers:
             say("")
-            print_table([_place(worker) for worker in workers], empty="")
+            print_table([_worker_row(worker) for worker in workers], empty="")
 
 
 @command(app, "awa queue set email --max-workers 8 --rate 100/s --timeout default", name="set")
@@ -88,31 +89,39 @@ async def set_queue(
     name: QueueName,
     max_workers: Annotated[
         str | None,
-        typer.Option(parser=parse_count, metavar="N", help="How many of its jobs run at once, in the whole cluster."),
+        typer.Option(
+            parser=parse_count,
+            metavar="N",
+            help="Maximum of its jobs that run at once in the whole cluster.",
+        ),
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(parser=parse_rate, metavar="RATE", help="How many of its jobs begin in a time: 100/s, 5000/h."),
+        typer.Option(
+            parser=parse_rate,
+            metavar="RATE",
+            help="Maximum of its jobs that start in a period, e.g. 100/s or 5000/h.",
+        ),
     ] = None,
     aging: Annotated[
         str | None,
         typer.Option(
-            parser=parse_aging, metavar="DURATION", help="How long a job waits before it moves up a priority; or off."
+            parser=parse_aging, metavar="DURATION", help="Time after which a waiting job moves up one priority, or off."
         ),
     ] = None,
     fair: Annotated[
         bool | None,
-        typer.Option("--fair/--no-fair", help="Whether keys take turns, however many jobs each has."),
+        typer.Option("--fair/--no-fair", help="Let concurrency keys take turns, however many jobs each has."),
     ] = None,
     backoff: Annotated[
         bool | None,
-        typer.Option("--backoff/--no-backoff", help="Whether failed attempts wait before the next, ever longer."),
+        typer.Option("--backoff/--no-backoff", help="Wait longer after each failed attempt."),
     ] = None,
     backoff_base: Annotated[
-        str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="The first wait.")
+        str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="Delay after the first failed attempt.")
     ] = None,
     backoff_max: Annotated[
-        str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="The longest wait.")
+        str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="Longest delay.")
     ] = None,
     retention_completed: Annotated[
         str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="How long to keep completed jobs.")
@@ -122,15 +131,19 @@ async def set_queue(
         typer.Option(parser=parse_setting, metavar="DURATION", help="How long to keep failed and cancelled jobs."),
     ] = None,
     timeout: Annotated[
-        str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="How long an attempt may take.")
+        str | None, typer.Option(parser=parse_setting, metavar="DURATION", help="Time limit of an attempt.")
     ] = None,
     staleness: Annotated[
         str | None,
-        typer.Option(parser=parse_setting, metavar="DURATION", help="How long a silent worker counts as alive."),
+        typer.Option(
+            parser=parse_setting,
+            metavar="DURATION",
+            help="Time without heartbeat after which a running job is rescued.",
+        ),
     ] = None,
 ) -> None:
-    """Tune a queue: what is not named stays, `default` sets the default again."""
-    named: dict[str, timedelta | Rate | int | str | None] = {
+    """Change settings of a queue. The value `default` restores the default."""
+    given: dict[str, timedelta | Rate | int | str | None] = {
         "max_workers": max_workers,
         "rate": rate,
         "aging": aging,
@@ -143,7 +156,7 @@ async def set_queue(
     }
     settings: dict[str, Setting] = {
         column: None if value == DEFAULT else _checked(column, value)
-        for column, value in named.items()
+        for column, value in given.items()
         if value is not None
     }
     if backoff is not None:
@@ -151,7 +164,7 @@ async def set_queue(
     if fair is not None:
         settings["fair"] = fair
     if not settings:
-        raise typer.BadParameter("nothing to set: name an option, such as --timeout 5m")
+        raise typer.BadParameter("nothing to set: use an option such as --timeout 5m")
     async with env.session() as session:
         await store.set_queue(session, name, settings)
         queue = await _find(session, env, name)
@@ -165,21 +178,26 @@ async def pause(
     name: QueueName,
     period: Annotated[
         timedelta | None,
-        typer.Option("--for", parser=parse_duration, metavar="DURATION", help="For how long; else until resumed."),
+        typer.Option(
+            "--for",
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Resume after this time. Default: only by `awa queue resume`.",
+        ),
     ] = None,
     until: Annotated[
         datetime | None,
-        typer.Option(parser=parse_moment, metavar="TIME", help="Until when: 2026-12-01T09:00+01:00."),
+        typer.Option(parser=parse_moment, metavar="TIME", help="Resume at this time, e.g. 2026-12-01T09:00+01:00."),
     ] = None,
 ) -> None:
-    """Pause a queue: nothing is claimed from it, and what runs goes on."""
+    """Pause a queue: no job is claimed from it, and running jobs continue."""
     if period is not None and until is not None:
-        raise typer.BadParameter("--for and --until say the same: give one of them")
+        raise typer.BadParameter("use either --for or --until")
     if period == timedelta(0):
         raise typer.BadParameter("a pause must be longer than 0")
     async with env.session() as session:
         if until is not None:
-            _check_end(until, await session.now())
+            _check_until(until, await session.now())
         await store.pause_queue(session, name, paused=True, period=period, until=until)
     if period is not None:
         say(f'queue "{name}" is paused for {length(period)}')
@@ -189,38 +207,38 @@ async def pause(
 
 @command(app, "awa queue resume email")
 async def resume(env: Environment, name: QueueName) -> None:
-    """Let a paused queue go on."""
+    """Resume a paused queue."""
     async with env.session() as session:
         await store.pause_queue(session, name, paused=False)
-    say(f'queue "{name}" goes on')
+    say(f'queue "{name}" is resumed')
 
 
 @command(app, "awa queue unthrottle email")
 async def unthrottle(env: Environment, name: QueueName) -> None:
-    """Let a throttled queue go on at once, and forget how often it was."""
+    """End the throttling of a queue now, and reset its count."""
     async with env.session() as session:
-        hastened = await store.unthrottle_queue(session, name)
-    if hastened is None:
-        raise UnknownQueue(f'there is no queue "{name}" that was ever throttled')
-    say(f'queue "{name}" goes on' + (f": {count(hastened, 'job')} waited for that" if hastened else ""))
+        released = await store.unthrottle_queue(session, name)
+    if released is None:
+        raise UnknownQueue(f'there is no queue "{name}" that was throttled')
+    say(f'queue "{name}" is not throttled' + (f": {count(released, 'job')} released" if released else ""))
 
 
 @command(app, "awa queue purge email --yes")
 async def purge(env: Environment, name: QueueName, yes: YesOption = False) -> None:
-    """Delete what waits in a queue: available, scheduled and retryable jobs."""
+    """Delete the available, scheduled and retryable jobs of a queue."""
     async with env.session() as session:
         queue = await _find(session, env, name)
-        waiting = sum(queue.counts.get(state, 0) for state in PURGED)
+        waiting = sum(queue.counts.get(state, 0) for state in PURGED_STATES)
         if waiting and not yes:
-            typer.confirm(f'Delete {count(waiting, "waiting job")} of queue "{name}" for good?', abort=True)
+            typer.confirm(f'Permanently delete {count(waiting, "waiting job")} of queue "{name}"?', abort=True)
         purged = 0
-        while batch := await store.purge_queue(session, name, limit=PURGE_BATCH):
+        while batch := await store.purge_queue(session, name, limit=PURGE_BATCH_SIZE):
             purged += batch
     say(f'queue "{name}": {count(purged, "job")} deleted')
 
 
 def rows(queues: Sequence[QueueRow], now: datetime) -> list[Row]:
-    """The table of queues; limits that none has take no column."""
+    """Return the table of queues. A limit has a column only if a queue has it."""
     shown = {header: text for header, text in LIMITS.items() if any(text(queue) for queue in queues)}
     return [
         {
@@ -244,7 +262,7 @@ async def _find(session: Session, env: Environment, name: str) -> QueueRow:
 
 def _checked(column: str, value: timedelta | Rate | int | str | None) -> Setting:
     assert not isinstance(value, str)
-    if value == timedelta(0) and column not in MAY_BE_0:
+    if value == timedelta(0) and column not in MAY_BE_ZERO:
         raise typer.BadParameter(f"{column.replace('_', ' ')} must be longer than 0")
     return value
 
@@ -272,15 +290,15 @@ def _fields(queue: QueueRow, now: datetime) -> Fields:
     }
 
 
-def _check_end(until: datetime, now: datetime) -> None:
+def _check_until(until: datetime, now: datetime) -> None:
     if until <= now:
         passed = now.astimezone(until.tzinfo).isoformat(timespec="seconds")
-        raise typer.BadParameter(f"--until has passed: it is {passed} already")
+        raise typer.BadParameter(f"--until is in the past: the database's time is {passed}")
     if until - now > MAX_DURATION:
-        raise typer.BadParameter(f"--until is too far away: {MAX_DURATION.days} days at the most")
+        raise typer.BadParameter(f"--until is too far in the future: the maximum is {MAX_DURATION.days} days")
 
 
-def _place(worker: QueueWorker) -> Row:
+def _worker_row(worker: QueueWorker) -> Row:
     return {
         "worker": worker.label or str(worker.id)[:8],
         "host": f"{worker.hostname}:{worker.pid}",
@@ -295,21 +313,24 @@ def _aging(queue: QueueRow) -> str:
 
 
 def _throttled(queue: QueueRow, now: datetime) -> str | None:
-    """Until when, how often in a row and why; nothing where that is over and forgotten."""
+    """Return the end, the number in a row and the reason of the throttling, or None if it was reset."""
     if not queue.throttled and not queue.throttles:
         return None
-    until = "until" if queue.throttled else "no longer, since"
-    words = f"{until} {stamp(queue.throttled_until, now)}, {count(queue.throttles, 'time')} in a row"
-    return f"{words}: {queue.throttle_reason}" if queue.throttle_reason else words
+    ends = "until" if queue.throttled else "ended"
+    text = f"{ends} {stamp(queue.throttled_until, now)}, {count(queue.throttles, 'time')} in a row"
+    return f"{text}: {queue.throttle_reason}" if queue.throttle_reason else text
 
 
 def _status(queue: QueueRow, now: datetime) -> Text:
     if queue.throttled and not queue.paused and queue.throttled_until is not None:
-        return Text(f"throttled, goes on {relative_time(queue.throttled_until - now)}", style="yellow")
+        return Text(f"throttled{_time_left(queue.throttled_until, now)}", style="yellow")
     if not queue.paused:
-        return Text("open", style="green")
-    until = "" if queue.paused_until is None else f", resumes {relative_time(queue.paused_until - now)}"
-    return Text(f"paused{until}", style="yellow")
+        return Text("active", style="green")
+    return Text(f"paused{_time_left(queue.paused_until, now)}", style="yellow")
+
+
+def _time_left(until: datetime | None, now: datetime) -> str:
+    return "" if until is None else f", {short_duration(max(timedelta(0), until - now))} left"
 
 
 def _age(seconds: float | None) -> str:

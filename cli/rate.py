@@ -13,16 +13,15 @@ from awa_py.model.rates import MAX_COUNT, Rate
 from awa_py.store import rate_limits as store
 from awa_py.store.rate_limits import RateLimitRow
 
-from .environment import Environment, command
+from .decorators import command
+from .environment import Environment
 from .output import Row, length, print_json, print_table, say
 from .parsing import JsonOption, as_usage_error, parse_duration
 
-app = typer.Typer(
-    help="Limit how often something is done in the whole cluster: ctx.rate_limit().", no_args_is_help=True
-)
+app = typer.Typer(help="Manage the rate limits that handlers use with ctx.rate_limit().", no_args_is_help=True)
 
 RateLimitName = Annotated[
-    str, typer.Argument(metavar="NAME", parser=as_usage_error(check_rate_limit_name), help="The rate limit's name.")
+    str, typer.Argument(metavar="NAME", parser=as_usage_error(check_rate_limit_name), help="Name of the rate limit.")
 ]
 
 
@@ -33,13 +32,16 @@ async def set_rate_limit(
     rate: Annotated[
         Rate,
         typer.Argument(
-            metavar="RATE", parser=as_usage_error(Rate.parse), help="How many in what time: 5000/h, 50/60s."
+            metavar="RATE", parser=as_usage_error(Rate.parse), help="Tokens per period, e.g. 5000/h or 50/60s."
         ),
     ],
     burst: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_COUNT, metavar="N", help="How many at once after a pause; else what comes in a second, or 1."
+            min=1,
+            max=MAX_COUNT,
+            metavar="N",
+            help="Maximum of unused tokens. Default: those of 1 s, at least 1.",
         ),
     ] = None,
 ) -> None:
@@ -47,12 +49,12 @@ async def set_rate_limit(
     async with env.session() as session:
         await store.set_rate_limit(session, name, rate, burst)
         (limit,) = await store.list_rate_limits(session, name)
-    say(f'rate limit "{name}" is {limit.rate}, at most {limit.burst} at once')
+    say(f'rate limit "{name}" is set to {limit.rate} with a burst of {limit.burst}')
 
 
 @command(app, "awa rate list", name="list")
 async def list_rate_limits(env: Environment, as_json: JsonOption = False) -> None:
-    """List the rate limits: their tokens, and how long whoever asks now would wait."""
+    """List the rate limits, their tokens, and the current wait for a token."""
     async with env.session() as session:
         limits = await store.list_rate_limits(session)
     if as_json:
@@ -68,19 +70,19 @@ async def drain(
     period: Annotated[
         timedelta | None,
         typer.Option(
-            "--for", parser=parse_duration, metavar="DURATION", help="And those that come in that time, from now on."
+            "--for", parser=parse_duration, metavar="DURATION", help="Also take the tokens of this period, from now on."
         ),
     ] = None,
 ) -> None:
-    """Take all tokens of a rate limit. Those that were promised already are kept."""
+    """Take all tokens of a rate limit, except those that handlers already wait for."""
     async with env.session() as session:
         await store.drain_rate_limit(session, name, period)
-    say(f'rate limit "{name}" has no tokens' + ("" if period is None else f" for {length(period)}"))
+    say(f'rate limit "{name}" is drained' + ("" if period is None else f" for {length(period)}"))
 
 
 @command(app, "awa rate delete gh")
 async def delete(env: Environment, name: RateLimitName) -> None:
-    """Delete a rate limit. Jobs that ask for its tokens fail."""
+    """Delete a rate limit. Jobs that use it will fail."""
     async with env.session() as session:
         await store.delete_rate_limit(session, name)
     say(f'rate limit "{name}" is deleted')

@@ -32,11 +32,11 @@ from .metrics import LOOPBACK, MetricsHost, MetricsPort, serve_metrics, serve_pr
 from .parsing import AppArgument, CheckOption, parse_duration, parse_queue
 
 QUEUES_VARIABLE = "AWA_QUEUES"
-LABEL = "Label: PREFIX-worker-VERSION-ID"
+LABEL_PANEL = "Label: PREFIX-worker-VERSION-ID"
 
 
 def _parse_root(text: str) -> Path | None:
-    """A directory. A blank is none: to `Path` it is the current directory, and nobody has allowed that."""
+    """Parse a directory. A blank is None, because `Path("")` would allow the current directory."""
     if not text.strip():
         return None
     if not os.path.exists(text):
@@ -55,22 +55,35 @@ def worker(
             "--queue",
             "-q",
             metavar="NAME[=LIMIT]",
-            help=rf"A queue, and how many of its jobs may run at once; may be repeated. \[env var: {QUEUES_VARIABLE}]",
+            help=rf"Queue to serve, and how many of its jobs run at once; repeatable. \[env var: {QUEUES_VARIABLE}]",
         ),
     ] = None,
     worker_prefix: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", envvar="AWA_WORKER_PREFIX", help="Its label begins with it.", rich_help_panel=LABEL
+            metavar="NAME",
+            envvar="AWA_WORKER_PREFIX",
+            help="First part of the label; without it, the worker has none.",
+            rich_help_panel=LABEL_PANEL,
         ),
     ] = None,
     worker_version: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", envvar="AWA_WORKER_VERSION", help="Your app's version.", rich_help_panel=LABEL),
+        typer.Option(
+            metavar="TEXT",
+            envvar="AWA_WORKER_VERSION",
+            help="Version of your app.",
+            rich_help_panel=LABEL_PANEL,
+        ),
     ] = None,
     worker_id: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", envvar="AWA_WORKER_ID", help="Instead of four hex digits.", rich_help_panel=LABEL),
+        typer.Option(
+            metavar="TEXT",
+            envvar="AWA_WORKER_ID",
+            help="Default: four hexadecimal digits.",
+            rich_help_panel=LABEL_PANEL,
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -80,13 +93,13 @@ def worker(
             min=1,
             metavar="N",
             envvar="AWA_CONCURRENCY",
-            help=f"How many jobs at once, in all; {DEFAULT_CONCURRENCY} unless set, or the largest limit.",
+            help=f"Maximum of jobs to run at once. Default: {DEFAULT_CONCURRENCY}, or the largest limit of a queue.",
         ),
     ] = None,
     processes: Annotated[
         int,
         typer.Option(
-            "--processes", "-p", min=1, metavar="N", envvar="AWA_PROCESSES", help="How many such workers to run."
+            "--processes", "-p", min=1, metavar="N", envvar="AWA_PROCESSES", help="Number of worker processes."
         ),
     ] = 1,
     maintenance: Annotated[
@@ -94,13 +107,11 @@ def worker(
         typer.Option(
             "--maintenance/--no-maintenance",
             envvar="AWA_MAINTENANCE",
-            help="Whether it may lead.",
+            help="Take part in the election of the leader.",
             rich_help_panel="Leadership",
         ),
     ] = True,
-    burst: Annotated[
-        bool, typer.Option("--burst", envvar="AWA_BURST", help="End when nothing is due any more.")
-    ] = False,
+    burst: Annotated[bool, typer.Option("--burst", envvar="AWA_BURST", help="Exit when no job is due.")] = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = LOOPBACK,
     shutdown_timeout: Annotated[
@@ -109,7 +120,7 @@ def worker(
             parser=parse_duration,
             envvar="AWA_SHUTDOWN_TIMEOUT",
             metavar="DURATION",
-            help="How long running jobs may go on after a signal to stop; 30s unless set.",
+            help="How long running jobs may continue after a signal to stop. Default: 30s.",
         ),
     ] = None,
     allow_exec: Annotated[
@@ -118,29 +129,29 @@ def worker(
             metavar="ROOT",
             envvar="AWA_ALLOW_EXEC",
             parser=_parse_root,
-            help="Let jobs of the kind cmd_exec run the programs in this directory.",
+            help="Allow jobs of the kind cmd_exec to run the programs in this directory.",
         ),
     ] = None,
     check: CheckOption = False,
 ) -> None:
-    """Run jobs until told to stop.
+    """Run jobs until a signal arrives.
 
-    One SIGTERM or Ctrl-C lets running jobs finish; a second one ends them at once.
+    The first SIGTERM or Ctrl-C lets running jobs finish; the second one ends them at once.
     """
-    limits = _limits(queue or os.environ.get(QUEUES_VARIABLE, "").split(","))
+    limits = _parse_limits(queue or os.environ.get(QUEUES_VARIABLE, "").split(","))
     slots = concurrency or max(DEFAULT_CONCURRENCY, *(limit or 0 for limit in limits.values()))
     queues = {name: limit or slots for name, limit in limits.items()}
-    name = _name(worker_prefix, worker_version, worker_id)
-    index = os.environ.pop(INDEX_VARIABLE, None)  # not for the processes that jobs start
+    name = _parse_name(worker_prefix, worker_version, worker_id)
+    index = os.environ.pop(INDEX_VARIABLE, None)  # removed, so that the processes of jobs do not inherit it
     if check:
         env.check(spec)
         return
     settings = Reload()
     notifier = Notifier.from_environ(os.environ)
     if processes > 1 and index is None:
-        again = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
+        child_command = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
         supervisor = Supervisor(
-            again, processes, with_metrics=metrics_port is not None, notifier=notifier, reload=settings
+            child_command, processes, with_metrics=metrics_port is not None, notifier=notifier, reload=settings
         )
         with serve_processes(supervisor, host=metrics_host, port=metrics_port):
             code = supervisor.run()
@@ -150,7 +161,7 @@ def worker(
     add_builtin(app.registry, exec_root=allow_exec, max_result_bytes=app.settings.max_args_bytes)
     if shutdown_timeout is not None:
         app.settings = replace(app.settings, shutdown_timeout=shutdown_timeout)
-    work = _work(
+    main = _run_worker(
         env,
         app,
         queues,
@@ -163,13 +174,13 @@ def worker(
         notifier,
         settings if index is None else None,
     )
-    abandoned = env.run(work, fast=True)
+    abandoned = env.run(main, fast=True)
     settings.restart_if_requested()
     if abandoned:
-        _leave()
+        _exit_now()
 
 
-async def _work(
+async def _run_worker(
     env: Environment,
     app: App,
     queues: dict[str, int],
@@ -182,14 +193,14 @@ async def _work(
     notifier: Notifier,
     settings: Reload | None,
 ) -> int:
-    """Works until told to stop. How many handlers were left behind in their threads."""
+    """Run a worker until a signal arrives. Return the number of handlers that still run in threads."""
     metrics = Metrics(timing=port is not None)
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics, name=name)
     summary = Summary(metrics.stats, f"queues {', '.join(queues)}")
     service = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, reload=settings)
     watch_supervisor()
-    reporting = asyncio.create_task(_report(worker, StatusReporter.from_environ()))
+    reporting = asyncio.create_task(_report_status(worker, StatusReporter.from_environ()))
     try:
         async with service, app:  # handlers may enqueue
             with serve_metrics(metrics, worker, host=host, port=port):
@@ -199,51 +210,51 @@ async def _work(
     return worker.abandoned
 
 
-async def _report(worker: Worker, reporter: StatusReporter) -> None:
-    """Tells the supervisor that the worker is at work; for ever, where it wants to know how it goes on."""
+async def _report_status(worker: Worker, reporter: StatusReporter) -> None:
+    """Tell the supervisor when the worker is ready, and if it wants periodic reports, send them until cancelled."""
     while not worker.ready.is_set():
-        _tell(worker, reporter)
+        _send_status(worker, reporter)
         await wait_for_event(worker.ready, reporter.interval_s or None)
     while reporter.interval_s:
-        _tell(worker, reporter)
+        _send_status(worker, reporter)
         await asyncio.sleep(min(STARTUP_INTERVAL_S, reporter.interval_s) if worker.problems() else reporter.interval_s)
-    _tell(worker, reporter)
+    _send_status(worker, reporter)
 
 
-def _tell(worker: Worker, reporter: StatusReporter) -> None:
+def _send_status(worker: Worker, reporter: StatusReporter) -> None:
     if worker.responds(within_s=2 * reporter.interval_s):
         reporter.send(worker.metrics.stats(), has_started=worker.ready.is_set(), is_ready=not worker.problems())
 
 
-def _leave() -> None:
-    """Ends the process at once: a thread that hangs would keep it for ever, and its job has been given back."""
+def _exit_now() -> None:
+    """Exit without waiting for threads: one that hangs would block the exit, and its job is already released."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _name(prefix: str | None, version: str | None, own_id: str | None) -> WorkerName:
+def _parse_name(prefix: str | None, version: str | None, worker_id: str | None) -> WorkerName:
     try:
-        return WorkerName(prefix=prefix, version=version, id=own_id)
+        return WorkerName(prefix=prefix, version=version, id=worker_id)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def _limits(specs: Sequence[str]) -> dict[str, int | None]:
-    """How many jobs each queue may run at once; blanks are dropped, and so are queues that were named before."""
+def _parse_limits(specs: Sequence[str]) -> dict[str, int | None]:
+    """Return the limit of each queue. Blanks are ignored, and so are repeated queues."""
     limits: dict[str, int | None] = {}
     for spec in filter(None, map(str.strip, specs)):
-        name, limit = _limit(spec)
+        name, limit = _parse_limit(spec)
         limits.setdefault(name, limit)
     if not limits:
         raise typer.BadParameter(f"no queue: use -q NAME or {QUEUES_VARIABLE}")
     return limits
 
 
-def _limit(spec: str) -> tuple[str, int | None]:
+def _parse_limit(spec: str) -> tuple[str, int | None]:
     name, equals, text = spec.rpartition("=")
     if not equals:
         return parse_queue(spec), None
     if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f'queue "{spec}": its limit is a number from 1 on')
+        raise typer.BadParameter(f'queue "{spec}": the limit must be a number of at least 1')
     return parse_queue(name), int(text)

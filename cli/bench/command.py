@@ -3,7 +3,8 @@
 import typer
 from typer.core import TyperGroup
 
-from ..environment import Environment, command, front
+from ..decorators import command, common_options
+from ..environment import Environment
 from ..logs import LogLevel
 from ..parsing import JsonOption
 from .measure import measure
@@ -38,7 +39,7 @@ app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback(epilog="Example: [bold]awa bench drain --jobs 20000[/bold]")
-@front
+@common_options
 def bench(ctx: typer.Context, quick: Quick = False, as_json: JsonOption = False) -> None:
     """Measure the speed on this machine, and the cost of each job.
 

@@ -1,4 +1,4 @@
-"""`awa job retry|cancel|delete|move` with a selection: counted, asked, done."""
+"""`awa job retry|cancel|delete|move` with filters: count, confirm, change."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 async def failed(session: Session) -> None:
-    """Three failed jobs, two of them in the queue mail, and one that runs."""
+    """Insert three failed jobs, two of them in the queue mail, and one running job."""
     error = '[{"attempt": 1, "error": "TimeoutError: it timed out"}]'
     await insert(session, "dead", 2, state="failed", queue="mail", attempt=1, errors=error)
     await insert(session, "dead", state="failed", attempt=1, kind="digest")
@@ -28,8 +28,8 @@ async def failed(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("failed")
-class TestConversation:
-    async def test_no_leaves_all_as_it_is(self, awa: Awa, session: Session) -> None:
+class TestConfirmation:
+    async def test_answer_no_changes_nothing(self, awa: Awa, session: Session) -> None:
         answer = awa("job", "retry", "--error", "timed out", stdin="n\n")
         assert answer.code == 1
         lines = answer.out.splitlines()
@@ -37,23 +37,23 @@ class TestConversation:
         assert lines[2].startswith("Retry 2 jobs? [y/N]: ")
         assert await states(session) == {"failed": 3, "running": 1}
 
-    async def test_nobody_to_ask_is_no(self, awa: Awa, session: Session) -> None:
+    async def test_closed_standard_input_means_no(self, awa: Awa, session: Session) -> None:
         assert awa("job", "delete", "--all").code == 1
         assert await states(session) == {"failed": 3, "running": 1}
 
-    async def test_yes_does_it(self, awa: Awa, session: Session) -> None:
+    async def test_answer_yes_changes_the_jobs(self, awa: Awa, session: Session) -> None:
         answer = awa.ok("job", "retry", "--queue", "mail", stdin="y\n")
         assert answer.out.splitlines()[-1].endswith("2 jobs retried")
         assert await states(session) == {"failed": 1, "available": 2, "running": 1}
 
-    async def test_yes_can_be_said_before(self, awa: Awa, session: Session) -> None:
+    async def test_option_yes_skips_the_question(self, awa: Awa, session: Session) -> None:
         assert awa.ok("job", "delete", "--kind", "digest", "--yes").out.splitlines()[-1] == "1 job deleted"
         assert awa.ok("job", "cancel", "--all", "--yes").out.splitlines()[-1] == "1 job cancelled"
-        assert await states(session) == {"failed": 2, "running": 1}  # its worker was told
+        assert await states(session) == {"failed": 2, "running": 1}  # cancel was only requested
 
-    async def test_a_dry_run_changes_nothing(self, awa: Awa, session: Session) -> None:
+    async def test_dry_run_changes_nothing(self, awa: Awa, session: Session) -> None:
         answer = awa.ok("job", "delete", "--all", "--dry-run")
-        assert answer.out.splitlines()[-2:] == ["1 running job is left alone", "3 jobs: nothing was done"]
+        assert answer.out.splitlines()[-2:] == ["skipped: 1 running job", "3 jobs would be deleted"]
         assert awa.ok("job", "delete", "--all", "--dry-run", "--limit", "2", "--json").json == {
             "operation": "delete",
             "jobs": 2,
@@ -63,62 +63,62 @@ class TestConversation:
         }
         assert await states(session) == {"failed": 3, "running": 1}
 
-    async def test_json(self, awa: Awa, session: Session) -> None:
+    async def test_json_asks_on_standard_error(self, awa: Awa, session: Session) -> None:
         answer = awa.ok("job", "retry", "--all", "--limit", "1", "--json", stdin="y\n")
         assert answer.json["done"] == 1
         assert "Retry 1 job?" in answer.err
         assert await states(session) == {"failed": 2, "available": 1, "running": 1}
 
     @pytest.mark.parametrize("options", [(), ("--yes",), ("--dry-run",)])
-    def test_an_empty_selection_is_fine(self, awa: Awa, options: tuple[str, ...]) -> None:
-        assert awa.ok("job", "retry", "--queue", "nowhere", *options).out == "no such jobs\n"
+    def test_no_matching_jobs_is_not_an_error(self, awa: Awa, options: tuple[str, ...]) -> None:
+        assert awa.ok("job", "retry", "--queue", "nowhere", *options).out == "no jobs match\n"
 
-    async def test_move(self, awa: Awa, session: Session) -> None:
+    async def test_move_changes_queue_and_priority(self, awa: Awa, session: Session) -> None:
         awa.ok("job", "retry", "--all", "--yes")
         answer = awa.ok("job", "move", "--queue", "mail", "--to-queue", "bulk", "--to-priority", "4", "--yes")
         assert answer.out.splitlines()[-1] == "2 jobs moved"
         listed = awa.ok("job", "list", "--queue", "bulk", "--json").json
         assert [job["priority"] for job in listed] == [4, 4]
-        (runs,) = [str(job["id"]) for job in awa.ok("job", "list", "--state", "running", "--json").json]
-        waits = str(listed[0]["id"])
-        both = awa("job", "move", waits, runs, "--to-queue", "mail")
+        (running,) = [str(job["id"]) for job in awa.ok("job", "list", "--state", "running", "--json").json]
+        waiting = str(listed[0]["id"])
+        both = awa("job", "move", waiting, running, "--to-queue", "mail")
         assert both.code == 1
-        assert both.out == f"job {waits}: moved\n"
-        assert both.err == f"awa: job {runs} is running: nothing was done\n"
+        assert both.out == f"job {waiting}: moved\n"
+        assert both.err == f"awa: job {running} is running: nothing was changed\n"
 
 
-WHICH = "which jobs? Name their ids, or what they have in common: --queue"
+NO_JOBS = "no jobs selected: give their ids, or filters: --queue"
 
 WRONG_USAGE = [
-    (("retry",), WHICH),
-    (("cancel", "--yes"), WHICH),
-    (("delete", "--dry-run"), WHICH),
-    (("move", "--to-queue", "x"), WHICH),
-    (("retry", "1", "--queue", "mail"), "either ids, or what the jobs have in common"),
-    (("retry", "1", "--all"), "either ids, or what the jobs have in common"),
-    (("retry", "--all", "--queue", "mail"), "--all goes without"),
-    (("retry", "1", "--dry-run"), "do not go with ids"),
-    (("retry", "1", "--limit", "3"), "do not go with ids"),
+    (("retry",), NO_JOBS),
+    (("cancel", "--yes"), NO_JOBS),
+    (("delete", "--dry-run"), NO_JOBS),
+    (("move", "--to-queue", "x"), NO_JOBS),
+    (("retry", "1", "--queue", "mail"), "either ids or filters"),
+    (("retry", "1", "--all"), "either ids or filters"),
+    (("retry", "--all", "--queue", "mail"), "--all cannot be combined with filters"),
+    (("retry", "1", "--dry-run"), "cannot be used with ids"),
+    (("retry", "1", "--limit", "3"), "cannot be used with ids"),
     (("retry", "--state", "running"), "retry does not apply to running jobs: it applies to failed, retryable"),
     (("move", "--state", "failed", "--to-queue", "x"), "move does not apply to failed jobs"),
-    (("move", "1"), "where to? Name --to-queue, --to-priority, or both"),
+    (("move", "1"), "nothing to change: use --to-queue, --to-priority, or both"),
     (("move", "--all", "--to-priority", "5"), "less than or equal to 4"),
     (("move", "--all", "--to-queue", "a,b"), "a queue's name cannot contain a comma"),
     (("cancel", "--older-than", "soon"), '"soon" is not a duration'),
     (("cancel", "--all", "--limit", "0"), "greater than or equal to 1"),
-    (("retry", "first"), "is not a job's id"),
+    (("retry", "first"), "is not a job id"),
 ]
 
 
-@pytest.mark.parametrize(("command", "says"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
-def test_wrong_usage_ends_with_2(bare_awa: Awa, command: tuple[str, ...], says: str) -> None:
+@pytest.mark.parametrize(("command", "sentence"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
+def test_wrong_usage_exits_with_2(bare_awa: Awa, command: tuple[str, ...], sentence: str) -> None:
     answer = bare_awa("job", *command)
     assert (answer.code, answer.out) == (2, "")
-    assert says in " ".join(answer.err.replace("│", " ").split())
+    assert sentence in " ".join(answer.err.replace("│", " ").split())
 
 
-async def test_an_interrupt_is_heard_between_batches(awa: Awa, session: Session, database: Database) -> None:
-    """A terminal sees how far it has come; Ctrl-C says how many are done, and nothing is half done."""
+async def test_interrupt_stops_between_batches(awa: Awa, session: Session, database: Database) -> None:
+    """A terminal shows the progress. Ctrl-C reports how many jobs were changed, and no batch is half done."""
     total = 5000
     await insert(session, "dead", total, state="failed", attempt=1)
     last = await session.connection.fetchval("SELECT max(id) FROM awa.dead")
@@ -138,11 +138,11 @@ async def test_an_interrupt_is_heard_between_batches(awa: Awa, session: Session,
         )
         os.close(theirs)
         try:
-            # It waits in the middle, for a row that somebody has locked.
-            async def waits() -> bool:
+            # It waits in the middle for a locked row.
+            async def is_waiting() -> bool:
                 return bool(await session.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
-            await eventually(waits)
+            await eventually(is_waiting)
             shown = await asyncio.to_thread(read_until, ours, "retry ━")
             process.send_signal(signal.SIGINT)
             await transaction.rollback()
@@ -151,12 +151,12 @@ async def test_an_interrupt_is_heard_between_batches(awa: Awa, session: Session,
             process.kill()
     seen = shown + read_all(ours)
     counts = await states(session)
-    done = counts["available"]
+    retried = counts["available"]
     assert process.returncode == 130
-    assert 0 < done < total
-    assert done % 500 == 0
-    assert done + counts["failed"] == total
-    assert out.splitlines()[-1] == f"{done:,} jobs retried"
+    assert 0 < retried < total
+    assert retried % 500 == 0
+    assert retried + counts["failed"] == total
+    assert out.splitlines()[-1] == f"{retried:,} jobs retried"
     assert "retry ━" in seen
     assert f"of {total:,}" in seen
-    assert "awa: interrupted: the others are as they were" in seen
+    assert "awa: interrupted: the remaining jobs are unchanged" in seen

@@ -1,4 +1,4 @@
-"""Every command, run as people run it, against a real database."""
+"""Every command against a real database."""
 
 import json
 import re
@@ -35,30 +35,30 @@ async def columns(connection: Connection, table: str) -> set[str]:
 
 
 async def serve(session: Session, *queue_names: str, kinds: tuple[str, ...]) -> None:
-    """A worker in the registry that does nothing."""
+    """Insert a worker that does nothing into the list of workers."""
     worker = WorkerInfo(id=OWNER, hostname="here", pid=7, version="1", queues=queue_names, kinds=kinds, concurrency=3)
-    await remove_worker(session, OWNER)  # what it declares, it declares once
+    await remove_worker(session, OWNER)  # its queues and kinds are written only when it is inserted
     await heartbeat_worker(session, worker)
 
 
-def test_version(bare_awa: Awa) -> None:
+def test_version_is_printed(bare_awa: Awa) -> None:
     assert bare_awa.ok("--version").out == f"awa {version('awa-py')}\n"
 
 
-def test_every_help_has_an_example_and_fits_eighty_columns(bare_awa: Awa) -> None:
+def test_help_has_an_example_and_fits_80_columns(bare_awa: Awa) -> None:
     answer = bare_awa.ok("worker", "--help", env={"COLUMNS": "80"})
     assert "Example: awa worker" in answer.out
     assert all(len(line) <= 80 for line in answer.out.splitlines())
     assert "…" not in answer.out
 
 
-def test_shells_complete_states(bare_awa: Awa) -> None:
+def test_shell_completion_offers_states(bare_awa: Awa) -> None:
     asked = {"_AWA_COMPLETE": "complete_bash", "COMP_WORDS": "awa job list --state ", "COMP_CWORD": "4"}
     assert "retryable" in bare_awa(env=asked).out.split()
 
 
 class TestMigrate:
-    def test_applies_everything_once(
+    def test_migrate_applies_everything_once(
         self, tmp_path: Path, fresh_database_url: str, zygote: "subprocess.Popen[str]"
     ) -> None:
         awa = Awa(tmp_path, fresh_database_url, zygote)
@@ -74,12 +74,12 @@ class TestMigrate:
         assert [step["version"] for step in steps] == [migration.version for migration in all_migrations()]
         assert all(datetime.fromisoformat(step["applied_at"]).tzinfo for step in steps)
 
-    def test_sql_needs_no_database(self, bare_awa: Awa) -> None:
+    def test_migrate_sql_needs_no_database(self, bare_awa: Awa) -> None:
         script = bare_awa.ok("migrate", "--sql", "--schema", "jobs").out
         assert 'CREATE SCHEMA IF NOT EXISTS "jobs"' in script
         assert 'CREATE VIEW "jobs".jobs' in script
 
-    def test_schemas_stand_beside_each_other(self, awa: Awa) -> None:
+    def test_schemas_are_independent(self, awa: Awa) -> None:
         awa.ok("migrate", "--schema", "second")
         awa.ok("enqueue", "work", "--schema", "second")
         assert len(awa.ok("job", "list", "--json", env={"AWA_SCHEMA": "second"}).json) == 1
@@ -88,20 +88,20 @@ class TestMigrate:
 
 
 class TestEnqueue:
-    def test_prints_the_id(self, awa: Awa) -> None:
+    def test_enqueue_prints_the_id(self, awa: Awa) -> None:
         job_id = awa.ok("enqueue", "greet", '{"name": "me"}', "--queue", "email", "--priority", "1").out.strip()
         job = awa.ok("job", "show", job_id, "--json").json
         assert (job["kind"], job["queue"], job["priority"], job["args"]) == ("greet", "email", 1, {"name": "me"})
 
-    def test_reads_standard_input(self, awa: Awa) -> None:
+    def test_enqueue_reads_standard_input(self, awa: Awa) -> None:
         job_id = awa.ok("enqueue", "greet", "-", stdin='{"name": "you"}').out.strip()
         assert awa.ok("job", "show", job_id, "--json").json["args"] == {"name": "you"}
 
-    def test_many(self, awa: Awa) -> None:
+    def test_enqueue_count_adds_several_jobs(self, awa: Awa) -> None:
         ids = awa.ok("enqueue", "work", "--count", "3").out.split()
         assert len(set(ids)) == 3
 
-    def test_options(self, awa: Awa) -> None:
+    def test_enqueue_options_are_stored(self, awa: Awa) -> None:
         job = awa.ok(
             *("enqueue", "work", "--at", "2030-01-01T00:00+01:00", "--max-attempts", "3", "--timeout", "90s"),
             *("--deadline", "2031-01-01T00:00Z", "--tag", "a", "--tag", "b", "--meta", '{"x": 1}', "--json"),
@@ -113,29 +113,29 @@ class TestEnqueue:
         assert job["metadata"] == {"x": 1}
 
     @pytest.mark.parametrize("how", [("--unique", "1h"), ("--unique", "yes"), ("--unique-key", "k")])
-    def test_a_held_unique_key_names_its_holder(self, awa: Awa, how: tuple[str, str]) -> None:
+    def test_duplicate_unique_key_names_the_job_that_holds_it(self, awa: Awa, how: tuple[str, str]) -> None:
         first = awa.ok("enqueue", "work", "{}", *how)
         second = awa.ok("enqueue", "work", "{}", *how)
         assert second.out == first.out
         assert second.err == f"awa: job {first.out.strip()} already holds this unique key\n"
 
-    def test_a_key(self, awa: Awa) -> None:
+    def test_enqueue_with_a_concurrency_key(self, awa: Awa) -> None:
         job = awa.ok("enqueue", "work", '{"id": 7}', "--key", "customer:{id}", "--key-limit", "2", "--json").json
         assert (job["concurrency_key"], job["concurrency_limit"], job["ordered"]) == ("customer:7", 2, False)
         first, *_, last = awa.ok("enqueue", "work", "--key", "k", "--ordered", "--count", "3").out.split()
         job = awa.ok("job", "show", first, "--json").json
         assert (job["concurrency_key"], job["concurrency_limit"], job["ordered"]) == ("k", 1, True)
         shown = [line.split() for line in awa.ok("job", "show", first).out.splitlines()]
-        assert [line for line in shown if line[:1] == ["key"]] == [
-            ["key", "k"],
-            ["key", "limit", "1"],
-            ["key", "ordered", "yes"],
+        assert [line for line in shown if line[:1] in (["concurrency"], ["ordered"])] == [
+            ["concurrency", "key", "k"],
+            ["concurrency", "limit", "1"],
+            ["ordered", "yes"],
         ]
         told = awa.ok("job", "explain", last).out
         assert f'Its concurrency key "k" is ordered: job {first} (available) must end first.' in told
         assert '2 jobs with its concurrency key "k" are ahead of it.' in told
 
-    def test_an_app_checks_the_arguments_and_gives_its_defaults(self, awa: Awa) -> None:
+    def test_enqueue_with_an_app_checks_arguments_and_uses_its_queue(self, awa: Awa) -> None:
         wrong = awa("enqueue", "greet", '{"nam": "me"}', "--app", "tasks:app")
         assert wrong.code == 1
         assert '"nam' in wrong.err
@@ -144,7 +144,7 @@ class TestEnqueue:
 
 
 class TestWorker:
-    def test_a_job_may_enqueue_another(self, awa: Awa) -> None:
+    def test_job_can_enqueue_another_job(self, awa: Awa) -> None:
         awa.ok("enqueue", "hand_on", '{"name": "you"}')
         awa.ok("worker", "tasks:app", "-q", "default", "-q", "email", "--burst")
         jobs = awa.ok("job", "list", "--json").json
@@ -153,12 +153,12 @@ class TestWorker:
             ("hand_on", "completed", None),
         ]
 
-    def test_a_burst_runs_what_is_due_and_ends(self, awa: Awa) -> None:  # F2
+    def test_burst_runs_due_jobs_and_exits(self, awa: Awa) -> None:  # F2
         done = awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app").out.strip()
         broken = awa.ok("enqueue", "break_down", "--app", "tasks:app").out.strip()
-        awa_log = awa.start("worker", "tasks:app", "--burst", env={"AWA_QUEUES": " email=2, ,default, email "})
-        _, log = awa_log.communicate(timeout=60)
-        assert awa_log.returncode == 0, log
+        worker = awa.start("worker", "tasks:app", "--burst", env={"AWA_QUEUES": " email=2, ,default, email "})
+        _, log = worker.communicate(timeout=60)
+        assert worker.returncode == 0, log
         assert "serves email, default with 100 slots" in log
         job = awa.ok("job", "show", done, "--json").json
         assert (job["state"], job["result"]) == ("completed", "hello me")
@@ -168,7 +168,7 @@ class TestWorker:
         assert "It failed 20" in awa.ok("job", "explain", broken).out
         assert [row["name"] for row in awa.ok("cron", "list", "--json").json] == ["digest"]
 
-    def test_a_signal_ends_it_with_exit_code_0(self, awa: Awa) -> None:
+    def test_signal_ends_a_worker_with_exit_code_0(self, awa: Awa) -> None:
         worker = awa.start("worker", "tasks:app", "-q", "default", "--log-format", "json")
         assert worker.stderr is not None
         first = json.loads(worker.stderr.readline())
@@ -180,21 +180,21 @@ class TestWorker:
         assert worker.returncode == 0
         assert awa.ok("workers", "--json").json == []
 
-    def test_a_signal_ends_it_while_the_database_is_away(self, awa: Awa) -> None:
-        away = "postgresql://awa@127.0.0.1:1/away"
-        worker = awa.start("worker", "tasks:app", "-q", "default", "--database-url", away)
+    def test_signal_ends_a_worker_without_a_database(self, awa: Awa) -> None:
+        unreachable = "postgresql://awa@127.0.0.1:1/unreachable"
+        worker = awa.start("worker", "tasks:app", "-q", "default", "--database-url", unreachable)
         assert worker.stderr is not None
         assert "cannot reach the database" in worker.stderr.readline()
         worker.send_signal(signal.SIGTERM)
         worker.communicate(timeout=30)
         assert worker.returncode == 0
 
-    def test_several_processes(self, awa: Awa) -> None:
+    def test_several_processes_share_the_work(self, awa: Awa) -> None:
         job_id = awa.ok("enqueue", "greet", '{"name": "me"}', "-q", "email").out.strip()
         awa.ok("worker", "tasks:app", "-q", "email", "--processes", "2", "--burst")
         assert awa.ok("job", "show", job_id, "--json").json["state"] == "completed"
 
-    def test_built_in_kinds(self, awa: Awa) -> None:  # F21
+    def test_built_in_kinds_run(self, awa: Awa) -> None:  # F21
         echo = awa.ok("enqueue", "noop_echo", '{"hello": "world"}').out.strip()
         (awa.directory / "hello").write_text("#!/bin/sh\necho hello $1\n")
         (awa.directory / "hello").chmod(0o755)
@@ -207,11 +207,11 @@ class TestWorker:
 
 
 class TestMaintenance:
-    def test_one_task_once(self, awa: Awa) -> None:  # F18
+    def test_maintenance_once_runs_one_task(self, awa: Awa) -> None:  # F18
         assert awa.ok("maintenance", "tasks:app", "--once", "cron-sync").out == "cron-sync: 1 row changed\n"
         assert awa.ok("maintenance", "--once", "rescue", "--json").json == {"task": "rescue", "changed": 0}
 
-    async def test_leads_until_a_signal_comes(self, awa: Awa, connection: Connection) -> None:
+    async def test_maintenance_leads_until_a_signal_arrives(self, awa: Awa, connection: Connection) -> None:
         assert awa.ok("leader", "--json").json is None
         assert "there is no leader" in awa.ok("leader").out
         process = awa.start("maintenance")
@@ -228,7 +228,7 @@ class TestMaintenance:
 
 
 class TestJob:
-    def test_list_filters_and_pages(self, awa: Awa) -> None:
+    def test_job_list_filters_and_pages(self, awa: Awa) -> None:
         awa.ok("enqueue", "one", "-q", "a", "--tag", "t")
         later = int(awa.ok("enqueue", "two", "-q", "b", "--delay", "1h").out)
 
@@ -243,11 +243,11 @@ class TestJob:
         assert table[0].split()[:4] == ["id", "state", "kind", "queue"]
         assert re.search(r"\bdue in (5\d|60)m\b", table[1])
 
-    def test_nothing_to_list(self, awa: Awa) -> None:
+    def test_empty_job_list_says_so(self, awa: Awa) -> None:
         assert awa.ok("job", "list").out == "no jobs\n"
         assert awa.ok("job", "list", "--json").json == []
 
-    def test_a_narrow_terminal_gets_one_line_a_job(self, awa: Awa) -> None:
+    def test_job_list_fits_a_narrow_terminal(self, awa: Awa) -> None:
         awa.ok(
             "enqueue", "a_kind_with_a_rather_long_name_that_does_not_fit", "-q", "a_queue_with_a_long_name", "-n", "2"
         )
@@ -255,11 +255,11 @@ class TestJob:
         assert len(lines) == 3
         assert all(len(line) <= 80 for line in lines)
 
-    def test_cancel_retry_delete(self, awa: Awa) -> None:
+    def test_cancel_retry_and_delete_a_job(self, awa: Awa) -> None:
         job_id = awa.ok("enqueue", "work").out.strip()
         assert awa.ok("job", "cancel", job_id).out == f"job {job_id}: cancelled\n"
         again = awa("job", "cancel", job_id)
-        assert (again.code, again.err) == (1, f"awa: job {job_id} is cancelled: nothing was done\n")
+        assert (again.code, again.err) == (1, f"awa: job {job_id} is cancelled: nothing was changed\n")
         assert "It was cancelled" in awa.ok("job", "explain", job_id).out
         assert awa.ok("job", "retry", job_id).out == f"job {job_id}: available\n"
         assert awa("job", "delete", job_id, stdin="n\n").code == 1
@@ -267,23 +267,23 @@ class TestJob:
         gone = awa("job", "show", job_id)
         assert (gone.code, gone.err[:24]) == (1, f"awa: there is no job {job_id}: i"[:24])
 
-    async def test_explain_says_what_is_missing(self, awa: Awa, session: Session) -> None:
+    async def test_explain_names_the_reason(self, awa: Awa, session: Session) -> None:
         job_id = awa.ok("enqueue", "greet", "-q", "email").out.strip()
 
-        def explained() -> Any:
+        def reasons() -> Any:
             return " ".join(awa.ok("job", "explain", job_id, "--json").json["reasons"])
 
-        assert "No worker is alive" in explained()
+        assert "No worker is alive" in reasons()
         await serve(session, "other", kinds=("greet",))
-        assert 'No live worker serves its queue "email"' in explained()
+        assert 'No live worker serves its queue "email"' in reasons()
         await serve(session, "email", kinds=("other",))
-        assert 'has a handler for kind "greet"' in explained()
+        assert 'has a handler for kind "greet"' in reasons()
         await serve(session, "email", kinds=("greet",))
-        assert "It is next in line" in explained()
+        assert "It is next in line" in reasons()
         await queues.pause_queue(session, "email", paused=True)
-        assert 'Its queue "email" is paused' in explained()
+        assert 'Its queue "email" is paused' in reasons()
 
-    def test_explain_counts_who_is_ahead_and_how_long_it_takes(self, awa: Awa) -> None:
+    def test_explain_counts_the_jobs_ahead(self, awa: Awa) -> None:
         awa.ok("enqueue", "work", "--count", "2")
         last = awa.ok("enqueue", "work").out.strip()
         assert '2 jobs are ahead of it in its queue "default"' in awa.ok("job", "explain", last).out
@@ -294,7 +294,7 @@ class TestJob:
 
 
 class TestQueue:
-    async def test_settings_stay_until_they_are_set_again(self, awa: Awa, connection: Connection) -> None:
+    async def test_queue_settings_stay_until_they_are_set_again(self, awa: Awa, connection: Connection) -> None:
         awa.ok("queue", "set", "email", "--no-backoff", "--timeout", "5m", "--retention-completed", "0s")
         queue = awa.ok("queue", "show", "email", "--json").json
         assert queue.keys() >= await columns(connection, "queues")
@@ -303,7 +303,7 @@ class TestQueue:
         queue = awa.ok("queue", "list", "--json").json[0]
         assert (queue["backoff_enabled"], queue["timeout"], queue["completed_retention"]) == (True, None, "0s")
 
-    def test_pause_and_resume(self, awa: Awa) -> None:
+    def test_queue_is_paused_and_resumed(self, awa: Awa) -> None:
         assert awa.ok("queue", "pause", "email", "--for", "10m").out == 'queue "email" is paused for 10m\n'
         queue = awa.ok("queue", "show", "email", "--json").json
         assert queue["paused"]
@@ -311,25 +311,25 @@ class TestQueue:
         awa.ok("queue", "resume", "email")
         assert not awa.ok("queue", "show", "email", "--json").json["paused"]
 
-    def test_pause_until(self, awa: Awa) -> None:
-        said = awa.ok("queue", "pause", "email", "--until", "2999-01-31T09:00+01:00").out
-        assert said == 'queue "email" is paused until 2999-01-31T09:00:00+01:00\n'
+    def test_pause_until_shows_the_end_of_the_pause(self, awa: Awa) -> None:
+        printed = awa.ok("queue", "pause", "email", "--until", "2999-01-31T09:00+01:00").out
+        assert printed == 'queue "email" is paused until 2999-01-31T09:00:00+01:00\n'
         assert awa.ok("queue", "show", "email", "--json").json["paused_until"] == "2999-01-31T08:00:00+00:00"
-        for wrong, says in (
-            ("2020-01-01T00:00+01:00", "--until has passed"),
-            ("9999-12-31T23:59:59-12:00", "--until is too far away"),
+        for wrong, sentence in (
+            ("2020-01-01T00:00+01:00", "--until is in the past"),
+            ("9999-12-31T23:59:59-12:00", "--until is too far in the future"),
         ):
             answer = awa("queue", "pause", "email", "--until", wrong)
             assert answer.code == 2
-            assert says in answer.err
+            assert sentence in answer.err
         assert awa.ok("queue", "show", "email", "--json").json["paused_until"] == "2999-01-31T08:00:00+00:00"
 
-    async def test_limits(self, awa: Awa, session: Session) -> None:  # F1
+    async def test_queue_limits_are_set_and_shown(self, awa: Awa, session: Session) -> None:  # F1
         awa.ok("queue", "set", "gh", "--max-workers", "8", "--rate", "5000/h", "--aging", "off")
         queue = awa.ok("queue", "show", "gh", "--json").json
         assert (queue["max_workers"], queue["rate_jobs"], queue["rate_period"]) == (8, 5000, "1h")
         assert queue["aging"] == "0s"
-        # Ensuring a queue never overwrites what an operator tuned.
+        # ensure_queues must not overwrite settings.
         await queues.ensure_queues(session, ["gh", "slack"])
         assert awa.ok("queue", "show", "gh", "--json").json == queue
         shown = awa.ok("queue", "show", "gh").out
@@ -340,7 +340,7 @@ class TestQueue:
         assert [queue[name] for name in ("max_workers", "rate_jobs", "rate_period", "aging")] == [None] * 4
         assert not re.search(r"max|rate|aging", awa.ok("queue", "list").out)
 
-    async def test_who_serves_it(self, awa: Awa, session: Session) -> None:
+    async def test_queue_show_lists_its_workers(self, awa: Awa, session: Session) -> None:
         await serve(session, "gh", "slack", kinds=("work",))
         await session.connection.execute("INSERT INTO awa.slots VALUES ('gh', $1, 4)", OWNER)
         await insert_running(session, 2, queue="gh")
@@ -349,7 +349,7 @@ class TestQueue:
         ]
         assert re.search(r"\n00000000 +here:7 +4 +2 +0", awa.ok("queue", "show", "gh").out)
 
-    async def test_throttling_is_seen_and_ended(self, awa: Awa, session: Session) -> None:  # F10
+    async def test_throttled_queue_is_shown_and_unthrottled(self, awa: Awa, session: Session) -> None:  # F10
         jobs = await insert_running(session, 2, queue="gh")
         await throttle_jobs(session, OWNER, jobs, [1, 1], ["429", "429"])
         queue = awa.ok("queue", "show", "gh", "--json").json
@@ -357,12 +357,12 @@ class TestQueue:
         assert re.search(
             r"throttled +until .* UTC \(in .*\), 1 time in a row: 429\n", awa.ok("queue", "show", "gh").out
         )
-        assert "throttled, goes on in" in awa.ok("queue", "list").out
-        assert awa.ok("queue", "unthrottle", "gh").out == 'queue "gh" goes on: 2 jobs waited for that\n'
+        assert re.search(r"throttled, \d+[sm] left", awa.ok("queue", "list").out)
+        assert awa.ok("queue", "unthrottle", "gh").out == 'queue "gh" is not throttled: 2 jobs released\n'
         assert not awa.ok("queue", "show", "gh", "--json").json["throttled"]
-        assert awa.ok("queue", "unthrottle", "gh").out == 'queue "gh" goes on\n'
+        assert awa.ok("queue", "unthrottle", "gh").out == 'queue "gh" is not throttled\n'
 
-    def test_purge_asks_first(self, awa: Awa) -> None:
+    def test_purge_asks_for_confirmation(self, awa: Awa) -> None:
         awa.ok("enqueue", "work", "-q", "bulk", "--count", "3")
         awa.ok("enqueue", "work", "-q", "bulk", "--delay", "1h")
         assert awa("queue", "purge", "bulk", stdin="n\n").code == 1
@@ -370,11 +370,11 @@ class TestQueue:
 
 
 class TestRoute:  # F4
-    def test_set_list_delete(self, awa: Awa) -> None:
+    def test_route_is_set_listed_and_deleted(self, awa: Awa) -> None:
         assert awa.ok("route", "list").out == "no routes\n"
         assert awa.ok("route", "list", "--json").json == []
-        said = awa.ok("route", "set", "gh_*", "gh").out
-        assert said == 'a job without a queue goes to "gh" where its kind begins with "gh_"\n'
+        printed = awa.ok("route", "set", "gh_*", "gh").out
+        assert printed == 'jobs whose kind begins with "gh_" go to queue "gh", unless they name a queue\n'
         awa.ok("route", "set", "gh_*", "github")
         awa.ok("route", "set", "gh_ping", "quick")
         routes = awa.ok("route", "list", "--json").json
@@ -384,7 +384,7 @@ class TestRoute:  # F4
         assert awa.ok("route", "delete", "gh_ping").out == 'route "gh_ping" is deleted\n'
         assert len(awa.ok("route", "list", "--json").json) == 1
 
-    def test_jobs_follow_it_unless_they_name_a_queue(self, awa: Awa) -> None:
+    def test_job_without_a_queue_follows_the_route(self, awa: Awa) -> None:
         awa.ok("route", "set", "g*", "routed")
 
         def queue(*arguments: str) -> Any:
@@ -392,7 +392,7 @@ class TestRoute:  # F4
 
         assert queue("gh_issue") == "routed"
         assert queue("gh_issue", "-q", "mine") == "mine"
-        assert queue("greet", '{"name": "me"}', "--app", "tasks:app") == "email"  # its declaration says so
+        assert queue("greet", '{"name": "me"}', "--app", "tasks:app") == "email"  # declared by the job
         assert queue("hand_on", '{"name": "me"}', "--app", "tasks:app") == "default"
         awa.ok("cron", "set", "sync", "@daily", "gh_sync")
         job_id = awa.ok("cron", "trigger", "sync").out.strip()
@@ -400,10 +400,10 @@ class TestRoute:  # F4
 
 
 class TestCron:
-    async def test_set_pause_trigger_delete(self, awa: Awa, connection: Connection) -> None:
+    async def test_schedule_is_set_paused_triggered_and_deleted(self, awa: Awa, connection: Connection) -> None:
         awa.ok("cron", "set", "tick", "*/5 * * * *", "greet", '{"name": "cron"}', "-q", "email", "--misfire", "skip")
         assert (
-            "the same already"
+            "is unchanged"
             in awa.ok(
                 *("cron", "set", "tick", "*/5 * * * *", "greet", '{"name": "cron"}', "-q", "email", "--misfire", "skip")
             ).out
@@ -425,7 +425,7 @@ class TestCron:
             ("2026-10-25T00:45Z", ["2026-10-26T02:30:00+01:00", "2026-10-27T02:30:00+01:00"], "-1h"),
         ],
     )
-    def test_preview_flags_a_clock_change(self, bare_awa: Awa, after: str, times: list[str], change: str) -> None:
+    def test_preview_shows_a_clock_change(self, bare_awa: Awa, after: str, times: list[str], change: str) -> None:
         command = ("cron", "preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--after", after, "--count", "2")
         fires = bare_awa.ok(*command, "--json", env={"TZ": "America/New_York"}).json
         assert [fire["at"] for fire in fires] == times
@@ -436,7 +436,7 @@ class TestCron:
 
 
 class TestStats:
-    def test_counts_by_state_and_queue(self, awa: Awa) -> None:
+    def test_stats_counts_jobs_by_state_and_queue(self, awa: Awa) -> None:
         awa.ok("enqueue", "work", "--count", "3")
         awa.ok("enqueue", "work", "--delay", "1h")
         stats = awa.ok("stats", "--json").json
@@ -445,7 +445,7 @@ class TestStats:
         assert (stats["workers"], stats["leader"]) == (0, None)
         assert "available     3" in awa.ok("stats").out
 
-    def test_watching_ends_with_ctrl_c(self, awa: Awa) -> None:
+    def test_stats_watch_ends_with_ctrl_c(self, awa: Awa) -> None:
         watch = awa.start("stats", "--watch", "--json")
         assert watch.stdout is not None
         for _ in range(2):
@@ -455,7 +455,7 @@ class TestStats:
         assert (watch.returncode, err) == (0, "")
 
 
-def test_an_embedded_server_needs_nothing_else(bare_awa: Awa, tmp_path: Path) -> None:
+def test_embedded_server_keeps_its_data(bare_awa: Awa, tmp_path: Path) -> None:
     home = str(tmp_path / "postgres")
     job_id = bare_awa.ok("enqueue", "work", "--embedded-dir", home).out.strip()
     jobs = bare_awa.ok("job", "list", "--json", env={"AWA_EMBEDDED_DIR": home}).json

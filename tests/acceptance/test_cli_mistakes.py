@@ -1,4 +1,4 @@
-"""What people get wrong is answered with a sentence and the right exit code, never with a traceback."""
+"""Mistakes of users are reported in one sentence with the right exit code, without a traceback."""
 
 import subprocess
 from pathlib import Path
@@ -18,8 +18,8 @@ WRONG_USAGE = [
     (("worker", "-q", "default"), "Missing argument 'APP'"),
     (("worker", "tasks:app", "-q", "=5"), "a queue's name cannot be empty"),
     (("worker", "tasks:app", "-q", "a,b"), "a queue's name cannot contain a comma"),
-    (("worker", "tasks:app", "-q", "a=0"), "its limit is a number from 1"),
-    (("worker", "tasks:app", "-q", "a=many"), "its limit is a number from 1"),
+    (("worker", "tasks:app", "-q", "a=0"), "the limit must be a number of at least 1"),
+    (("worker", "tasks:app", "-q", "a=many"), "the limit must be a number of at least 1"),
     ((*WORKER, "--worker-prefix", "a,b"), "the worker's prefix 'a,b'"),
     ((*WORKER, "--worker-prefix", "a", "--worker-id", "*"), "the worker's id '*'"),
     ((*WORKER, "--concurrency", "0"), "greater than or equal to 1"),
@@ -27,29 +27,32 @@ WRONG_USAGE = [
     ((*WORKER, "--metrics-port", "99999"), "65535"),
     ((*WORKER, "--allow-exec", "nowhere"), "'nowhere' does not exist"),
     ((*WORKER, "--allow-exec", "tasks.py"), "'tasks.py' is a file"),
-    (("maintenance", "--once", "magic"), "there are promote, rescue, gone, deadlines, cron-sync, cron"),
-    (("enqueue", "work", "{"), "this is not JSON"),
-    (("enqueue", "work", "[1]"), "a JSON object is wanted"),
-    (("enqueue", "work", '{"a": NaN}'), "NaN is no JSON number"),
-    (("enqueue", "work", "[" * 100_000), "this is not JSON"),
-    (("enqueue", "work", "--at", "2030-01-01T00:00"), "has no offset"),
+    (
+        ("maintenance", "--once", "magic"),
+        'unknown task "magic": use one of promote, rescue, gone, deadlines',
+    ),
+    (("enqueue", "work", "{"), "invalid JSON"),
+    (("enqueue", "work", "[1]"), "expected a JSON object"),
+    (("enqueue", "work", '{"a": NaN}'), "NaN is not a JSON number"),
+    (("enqueue", "work", "[" * 100_000), "invalid JSON"),
+    (("enqueue", "work", "--at", "2030-01-01T00:00"), "has no UTC offset"),
     (("enqueue", "work", "--at", "tomorrow"), "is not a time"),
     (("enqueue", "work", "--at", "2030-01-01T00:00Z", "--delay", "5s"), "either --at or --delay"),
     (("enqueue", "work", "--delay", "999999999d"), "too long"),
     (("enqueue", "work", "--unique", "maybe"), "is not a duration"),
     (("enqueue", "work", "--priority", "5"), "less than or equal to 4"),
     (("enqueue", "work", "--embedded", "--database-url", "postgresql://x"), "either --database-url or --embedded"),
-    (("enqueue", "work", "--key-limit", "2"), "--key-limit goes with --key"),
-    (("enqueue", "work", "--ordered"), "--ordered goes with --key"),
+    (("enqueue", "work", "--key-limit", "2"), "--key-limit requires --key"),
+    (("enqueue", "work", "--ordered"), "--ordered requires --key"),
     (("enqueue", "work", "--key", "k", "--key-limit", "0"), "greater than or equal to 1"),
-    (("enqueue", "work", "--key", "k", "--key-limit", "2", "--ordered"), "not with --key-limit 2"),
+    (("enqueue", "work", "--key", "k", "--key-limit", "2", "--ordered"), "--key-limit cannot be 2"),
     (("route", "set", "g*h", "gh"), "a star is allowed only at the end of a pattern"),
     (("route", "set", "", "gh"), "a route's pattern cannot be empty"),
     (("route", "set", "gh_*", "a,b"), "a queue's name cannot contain a comma"),
     (("route", "set", "gh_*"), "Missing argument 'QUEUE'"),
     (("route", "delete", "**"), "a star is allowed only at the end of a pattern"),
-    (("job", "show", "first"), "is not a job's id"),
-    (("job", "show", "99999999999999999999"), "is not a job's id"),
+    (("job", "show", "first"), "is not a job id"),
+    (("job", "show", "99999999999999999999"), "is not a job id"),
     (("job", "list", "--state", "gone"), "'scheduled'"),
     (("job", "list", "--log-level", "loud"), "'debug'"),
     (("queue", "set", "email"), "nothing to set"),
@@ -61,8 +64,8 @@ WRONG_USAGE = [
     (("queue", "set", "email", "--rate", "1/400d"), "too long"),
     (("queue", "set", "email", "--aging", "never"), "is not a duration"),
     (("queue", "pause", "email", "--for", "0s"), "longer than 0"),
-    (("queue", "pause", "email", "--for", "1m", "--until", "2999-01-01T00:00Z"), "give one of them"),
-    (("queue", "pause", "email", "--until", "2999-01-01T00:00"), "has no offset"),
+    (("queue", "pause", "email", "--for", "1m", "--until", "2999-01-01T00:00Z"), "either --for or --until"),
+    (("queue", "pause", "email", "--until", "2999-01-01T00:00"), "has no UTC offset"),
     (("workers", "stop"), "Missing argument 'LABEL'"),
     (("workers", "nonsense"), "No such command 'nonsense'"),
     (("migrate", "--sql", "--status"), "either --sql or --status"),
@@ -84,7 +87,7 @@ FAILURES = [
     (("enqueue", "work", "--app", "tasks:app"), 'tasks:app has no job "work"; it has greet'),
     (("enqueue", "work", "--key", ""), "a concurrency key has 1 to 500 characters"),
     (("enqueue", "work", "--key", "c:{id}"), 'concurrency_key "c:{id}" names "id", which the job does not have'),
-    (("route", "delete", "gh_*"), 'there is no route "gh_*": `awa route list` shows those that are'),
+    (("route", "delete", "gh_*"), 'there is no route "gh_*": see `awa route list`'),
     (("job", "show", "12345"), "there is no job 12345"),
     (("job", "explain", "12345"), "there is no job 12345"),
     (("job", "cancel", "12345"), "there is no job 12345"),
@@ -110,21 +113,21 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "says"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
-def test_wrong_usage_ends_with_2(bare_awa: Awa, command: tuple[str, ...], says: str) -> None:  # F2
+@pytest.mark.parametrize(("command", "sentence"), WRONG_USAGE, ids=lambda value: " ".join(value)[:60])
+def test_wrong_usage_exits_with_2(bare_awa: Awa, command: tuple[str, ...], sentence: str) -> None:  # F2
     answer = bare_awa(*command)
     assert (answer.code, answer.out) == (2, "")
-    assert says in " ".join(answer.err.replace("│", " ").split())
+    assert sentence in " ".join(answer.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
-    ("command", "says"), FAILURES, ids=lambda value: " ".join(value)[:60].encode("ascii", "replace")
+    ("command", "sentence"), FAILURES, ids=lambda value: " ".join(value)[:60].encode("ascii", "replace")
 )
-def test_failures_end_with_1(awa: Awa, command: tuple[str, ...], says: str) -> None:
+def test_failure_exits_with_1(awa: Awa, command: tuple[str, ...], sentence: str) -> None:
     (awa.directory / "broken.py").write_text("import awa_py\napp = awa_py.App()\n1 / 0\n")
     answer = awa(*command)
     assert (answer.code, answer.out) == (1, "")
-    assert says in answer.err
+    assert sentence in answer.err
     assert answer.err.startswith("awa: ")
     assert answer.err.count("\n") == 1
 
@@ -134,7 +137,9 @@ def test_failures_end_with_1(awa: Awa, command: tuple[str, ...], says: str) -> N
     [(("--allow-exec", ""), None), (("--allow-exec", " \t"), None), (("--allow-exec", ""), "."), ((), ""), ((), " ")],
     ids=repr,
 )
-def test_a_blank_root_allows_no_commands(awa: Awa, options: tuple[str, ...], variable: str | None) -> None:  # F2, F21
+def test_blank_allow_exec_allows_no_commands(
+    awa: Awa, options: tuple[str, ...], variable: str | None
+) -> None:  # F2, F21
     program = awa.directory / "program"
     program.write_text("#!/bin/sh\ntouch ran\n")
     program.chmod(0o755)
@@ -147,28 +152,28 @@ def test_a_blank_root_allows_no_commands(awa: Awa, options: tuple[str, ...], var
     assert (awa.directory / "ran").exists()
 
 
-def test_no_database_says_how_to_name_one(bare_awa: Awa) -> None:
+def test_missing_database_says_how_to_set_one(bare_awa: Awa) -> None:
     answer = bare_awa("job", "list", env={"AWA_DATABASE_URL": " ", "DATABASE_URL": ""})
     assert answer.code == 1
     assert "set AWA_DATABASE_URL" in answer.err
 
 
-def test_passwords_stay_secret(tmp_path: Path, zygote: "subprocess.Popen[str]") -> None:
+def test_password_is_not_printed(tmp_path: Path, zygote: "subprocess.Popen[str]") -> None:
     awa = Awa(tmp_path, "postgresql://awa:hush@127.0.0.1:1/x", zygote)
     answer = awa("job", "list")
     assert answer.code == 1
     assert "hush" not in answer.err
 
 
-def test_settings_that_cannot_work_are_named(awa: Awa) -> None:
+def test_invalid_setting_is_named(awa: Awa) -> None:
     answer = awa("job", "explain", "1", env={"AWA_HEARTBEAT_INTERVAL": "often"})
     assert answer.code == 1
     assert "AWA_HEARTBEAT_INTERVAL" in answer.err
 
 
-def test_a_reader_that_leaves_is_no_error_worth_a_word(awa: Awa) -> None:
+def test_closed_pipe_prints_no_error(awa: Awa) -> None:
     awa.ok("enqueue", "work", "--count", "2000")
-    # Unbuffered, Python itself takes a part of the output for the whole, and notices nothing.
+    # Unbuffered, a partial write would look complete to Python, and the closed pipe would go unnoticed.
     listing = awa.start("job", "list", "--json", "--limit", "2000", env={"PYTHONUNBUFFERED": ""})
     assert listing.stdout is not None
     assert listing.stderr is not None

@@ -1,4 +1,4 @@
-"""awa rate: rate limits as operators set them."""
+"""awa rate"""
 
 import pytest
 
@@ -29,9 +29,11 @@ def call_from_a_thread(ctx: awa.Context) -> str:
 """
 
 
-async def test_set_list_drain_delete(awa: Awa, connection: Connection, session: Session) -> None:  # F14
+async def test_rate_limit_is_set_listed_drained_and_deleted(
+    awa: Awa, connection: Connection, session: Session
+) -> None:  # F14
     assert awa.ok("rate", "list").out == "no rate limits\n"
-    assert awa.ok("rate", "set", "gh", "5000/h").out == 'rate limit "gh" is 5000/h, at most 1 at once\n'
+    assert awa.ok("rate", "set", "gh", "5000/h").out == 'rate limit "gh" is set to 5000/h with a burst of 1\n'
     awa.ok("rate", "set", "slack", "50/60s", "--burst", "10")
     table = [line.split() for line in awa.ok("rate", "list").out.splitlines()]
     assert table == [
@@ -42,8 +44,8 @@ async def test_set_list_drain_delete(awa: Awa, connection: Connection, session: 
     gh, slack = awa.ok("rate", "list", "--json").json
     assert gh.keys() == await columns(connection, "rate_limits") | {"wait_s"}
     assert (slack["name"], slack["count"], slack["period"], slack["burst"]) == ("slack", 50, "1m", 10)
-    assert awa.ok("rate", "drain", "slack").out == 'rate limit "slack" has no tokens\n'
-    assert awa.ok("rate", "drain", "gh", "--for", "10m").out == 'rate limit "gh" has no tokens for 10m\n'
+    assert awa.ok("rate", "drain", "slack").out == 'rate limit "slack" is drained\n'
+    assert awa.ok("rate", "drain", "gh", "--for", "10m").out == 'rate limit "gh" is drained for 10m\n'
     gh, slack = awa.ok("rate", "list", "--json").json
     assert slack["tokens"] < 10
     assert 500 < gh["wait_s"] < 601
@@ -53,7 +55,7 @@ async def test_set_list_drain_delete(awa: Awa, connection: Connection, session: 
     assert [limit["name"] for limit in awa.ok("rate", "list", "--json").json] == ["slack"]
 
 
-def test_handlers_wait_for_what_is_set(awa: Awa) -> None:
+def test_handlers_wait_for_the_rate_limit(awa: Awa) -> None:
     (awa.directory / "limited.py").write_text(TASKS)
     awa.ok("rate", "set", "gh", "100/s")
     jobs = [awa.ok("enqueue", kind).out.strip() for kind in ("call", "call_from_a_thread")]
@@ -79,14 +81,14 @@ def test_handlers_wait_for_what_is_set(awa: Awa) -> None:
         (("rate", "drain", "gh", "--for", "a while"), "is not a duration"),
     ],
 )
-def test_wrong_usage(awa: Awa, command: tuple[str, ...], sentence: str) -> None:
+def test_wrong_usage_exits_with_2(awa: Awa, command: tuple[str, ...], sentence: str) -> None:
     answer = awa(*command)
     assert answer.code == 2
     assert sentence in " ".join(answer.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("command", ["drain", "delete"])
-def test_an_unknown_limit_is_named(awa: Awa, command: str) -> None:  # F14
+def test_unknown_rate_limit_is_named(awa: Awa, command: str) -> None:  # F14
     answer = awa("rate", command, "gh")
     assert answer.code == 1
     assert answer.err == 'awa: there is no rate limit "gh": `awa rate set gh 5000/h` creates one\n'

@@ -1,4 +1,4 @@
-"""`awa health` and `awa monitoring`, as probes and operators run them."""
+"""awa health and awa monitoring"""
 
 import json
 import socket
@@ -25,11 +25,11 @@ def free_port() -> str:
     ("name", "file"),
     [("rules", "awa.rules.yml"), ("tests", "awa.rules.test.yml"), ("dashboard", "dashboard.json")],
 )
-def test_what_is_shipped_is_printed(bare_awa: Awa, name: str, file: str) -> None:
+def test_monitoring_prints_the_shipped_file(bare_awa: Awa, name: str, file: str) -> None:
     assert bare_awa.ok("monitoring", name).out == (FOLDER / file).read_text()
 
 
-async def test_a_worker_says_how_it_is(awa: Awa, free_port: str) -> None:
+async def test_health_of_a_worker(awa: Awa, free_port: str) -> None:
     port = {"AWA_METRICS_PORT": free_port}
     worker = awa.start("worker", "tasks:app", "-q", "default", env=port)
     try:
@@ -46,10 +46,12 @@ async def test_a_worker_says_how_it_is(awa: Awa, free_port: str) -> None:
         worker.communicate(timeout=30)
 
 
-async def test_a_leader_without_a_schema_says_what_is_wrong(awa: Awa, fresh_database_url: str, free_port: str) -> None:
+async def test_health_of_a_leader_without_a_schema_names_the_problem(
+    awa: Awa, fresh_database_url: str, free_port: str
+) -> None:
     leader = awa.start("maintenance", "--metrics-port", free_port, env={"AWA_DATABASE_URL": fresh_database_url})
     try:
-        await eventually("it says so", lambda: "awa migrate" in awa("health", "--port", free_port).out, 60)
+        await eventually("the problem", lambda: "awa migrate" in awa("health", "--port", free_port).out, 60)
         answer = awa("health", "--port", free_port)
         assert answer.code == 1
         assert json.loads(answer.out)["status"] == "not ready"
@@ -60,13 +62,13 @@ async def test_a_leader_without_a_schema_says_what_is_wrong(awa: Awa, fresh_data
         leader.communicate(timeout=30)
 
 
-def test_where_nobody_answers_a_sentence_says_so(bare_awa: Awa, free_port: str) -> None:
+def test_health_without_a_response_is_explained(bare_awa: Awa, free_port: str) -> None:
     answer = bare_awa("health", "--port", free_port)
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == f"awa: nobody answers at http://127.0.0.1:{free_port}/readyz: Connection refused\n"
+    assert answer.err == f"awa: no response from http://127.0.0.1:{free_port}/readyz: Connection refused\n"
 
 
-def test_somebody_else_who_answers_is_not_taken_for_awa(bare_awa: Awa, tmp_path: Path) -> None:
+def test_health_rejects_the_response_of_another_server(bare_awa: Awa, tmp_path: Path) -> None:
     with subprocess.Popen(
         ["python3", "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
         cwd=tmp_path,
@@ -79,12 +81,12 @@ def test_somebody_else_who_answers_is_not_taken_for_awa(bare_awa: Awa, tmp_path:
             port = other.stdout.readline().split("port ")[1].split()[0]
             answer = bare_awa("health", "--port", port)
             assert answer.code == 1
-            assert "not as awa does" in answer.err
+            assert "is not awa's" in answer.err
         finally:
             other.terminate()
 
 
-def test_it_has_to_be_told_whom_to_ask(bare_awa: Awa) -> None:
+def test_health_without_a_port_is_wrong_usage(bare_awa: Awa) -> None:
     answer = bare_awa("health")
     assert answer.code == 2
     assert "--port, AWA_METRICS_PORT or --url" in answer.err

@@ -1,4 +1,4 @@
-"""The command as each role's login: what may be done is done, and the rest is answered with a sentence."""
+"""Commands as a login of each role: what is allowed, and the error for the rest."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ pytestmark = pytest.mark.integration
 
 @dataclass(frozen=True)
 class Commands:
-    """`awa`, as the administrator or as a new login."""
+    """Run `awa` as the administrator or as a new login."""
 
     awa: Awa
     installed: Installation
 
-    def admin(self, *words: str) -> Answer:
-        return self.awa(*words, env={"AWA_SCHEMA": self.installed.name})
+    def admin(self, *arguments: str) -> Answer:
+        return self.awa(*arguments, env={"AWA_SCHEMA": self.installed.name})
 
-    async def of(self, role: str) -> Callable[..., Answer]:
-        """The command as a login of that role."""
+    async def as_role(self, role: str) -> Callable[..., Answer]:
+        """Create a login with the role, and return a function that runs `awa` as it."""
         login = await self.installed.login(role)
         env = {"AWA_SCHEMA": self.installed.name, "AWA_DATABASE_URL": login.url}
-        return lambda *words: self.awa(*words, env=env)
+        return lambda *arguments: self.awa(*arguments, env=env)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def commands(awa: Awa, database_url: str) -> AsyncIterator[Commands]:
 
 
 WORKER = ("worker", "tasks:app", "-q", "email", "--burst")
-LOOKING = [
+READING = [
     ("job", "list"),
     ("job", "show", "1"),
     ("job", "explain", "1"),
@@ -50,9 +50,9 @@ LOOKING = [
     ("workers",),
     ("leader",),
     ("stats", "--json"),
-    ("migrate",),  # there is nothing to do
+    ("migrate",),  # nothing to do
 ]
-CHANGING = [
+WRITING = [
     ("enqueue", "greet"),
     ("job", "cancel", "1"),
     ("job", "delete", "1", "--yes"),
@@ -62,37 +62,37 @@ CHANGING = [
 ]
 
 
-async def test_a_reader_looks_and_is_told_what_more_would_take(commands: Commands) -> None:
-    run = await commands.of("reader")
-    for words in LOOKING:
-        answer = run(*words)
-        assert answer.code == 0, (words, answer.err)
-    for words in CHANGING:
-        answer = run(*words)
-        assert answer.code == 1, words
-        assert "permission denied for" in answer.err, (words, answer.err)
-        assert f'"{commands.installed.name}_worker" to run jobs or to make changes' in answer.err, words
+async def test_reader_can_only_read(commands: Commands) -> None:
+    run = await commands.as_role("reader")
+    for command in READING:
+        answer = run(*command)
+        assert answer.code == 0, (command, answer.err)
+    for command in WRITING:
+        answer = run(*command)
+        assert answer.code == 1, command
+        assert "permission denied for" in answer.err, (command, answer.err)
+        assert f'"{commands.installed.name}_worker" to run jobs or to make changes' in answer.err, command
 
 
-async def test_a_producer_enqueues_and_nothing_else(commands: Commands) -> None:
-    run = await commands.of("producer")
+async def test_producer_can_only_enqueue(commands: Commands) -> None:
+    run = await commands.as_role("producer")
     assert run("enqueue", "greet", '{"name": "y"}').out == "2\n"
     assert len(run("enqueue", "greet", "--count", "300").out.splitlines()) == 300
-    for words in (("job", "list"), ("queue", "pause", "email"), WORKER):
-        answer = run(*words)
-        assert answer.code == 1, words
-        assert "permission denied for" in answer.err, (words, answer.err)
+    for command in (("job", "list"), ("queue", "pause", "email"), WORKER):
+        answer = run(*command)
+        assert answer.code == 1, command
+        assert "permission denied for" in answer.err, (command, answer.err)
 
 
-async def test_a_worker_works_and_operates(commands: Commands) -> None:
-    run = await commands.of("worker")
-    for words in (WORKER, ("queue", "pause", "email"), ("maintenance", "--once", "cleanup"), ("stats",)):
-        answer = run(*words)
-        assert answer.code == 0, (words, answer.err)
+async def test_worker_can_work_and_operate(commands: Commands) -> None:
+    run = await commands.as_role("worker")
+    for command in (WORKER, ("queue", "pause", "email"), ("maintenance", "--once", "cleanup"), ("stats",)):
+        answer = run(*command)
+        assert answer.code == 0, (command, answer.err)
     assert run("job", "show", "1", "--json").json["state"] == "completed"
 
 
-def test_the_sql_of_the_roles_is_printed_and_nothing_changes(awa: Awa) -> None:
+def test_migrate_roles_sql_prints_the_roles(awa: Awa) -> None:
     answer = awa.ok("migrate", "--roles", "--sql", "--schema", "My Jobs")
     assert answer.out.startswith("BEGIN;")
     assert 'CREATE ROLE "My Jobs_producer" NOLOGIN' in answer.out

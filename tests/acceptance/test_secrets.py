@@ -1,4 +1,4 @@
-"""No job's arguments, nor any other secret, in a log line, a metric or an error text: one is planted in each place."""
+"""No secret, e.g. a job's arguments, appears in logs, metrics or error texts: the tests put one in each place."""
 
 import json
 import traceback
@@ -42,7 +42,7 @@ KINDS = (
     "enqueues_badly",
     "needs_more",
 )
-COPIED = 200  # jobs: from here on they go by COPY
+COPIED = 200  # jobs: from this number on, they are enqueued with COPY
 
 TASKS = """
 import asyncio
@@ -129,27 +129,27 @@ async def waits(token: str) -> None:
 
 
 class Secret:
-    """Texts that must show nowhere, each with the name of its place."""
+    """Secrets that must not appear anywhere, each with the place where it was put."""
 
     def __init__(self) -> None:
         self._places: dict[str, str] = {}
 
     def __call__(self, place: str) -> str:
-        return self.plant(place, f"{place.replace(' ', '')}x{uuid4().hex}")
+        return self.add(place, f"{place.replace(' ', '')}x{uuid4().hex}")
 
-    def plant(self, place: str, text: str) -> str:
+    def add(self, place: str, text: str) -> str:
         self._places[text] = place
         return text
 
-    def assert_hidden(self, *said: str) -> None:
+    def assert_hidden(self, *outputs: str) -> None:
         for text, place in self._places.items():
-            for each in said:
-                assert text not in each, f"the secret in {place} shows: {_around(each, text)}"
+            for output in outputs:
+                assert text not in output, f"the secret in {place} is visible: {_excerpt(output, text)}"
 
 
-def _around(said: str, text: str) -> str:
-    at = said.index(text)
-    return f"…{said[max(0, at - 300) : at]}<HERE>{said[at + len(text) :][:100]}…"
+def _excerpt(output: str, text: str) -> str:
+    at = output.index(text)
+    return f"…{output[max(0, at - 300) : at]}<HERE>{output[at + len(text) :][:100]}…"
 
 
 @pytest.fixture
@@ -175,8 +175,8 @@ class Holder:
     since: date
 
 
-def in_full(error: BaseException) -> str:
-    """All that a log shows of it, its causes included."""
+def full_text(error: BaseException) -> str:
+    """Return all that a log could show of the error, including its causes."""
     return "".join([*traceback.format_exception(error), repr(error), str(error.__cause__)])
 
 
@@ -187,7 +187,7 @@ def typed(hint: Any) -> Any:
     return handler
 
 
-MISFITS: list[tuple[Any, Callable[[str], object]]] = [
+INVALID_ARGUMENTS: list[tuple[Any, Callable[[str], object]]] = [
     (int, lambda token: token),
     (datetime, lambda token: token),
     (Literal["a", "b"], lambda token: token),
@@ -207,19 +207,19 @@ MISFITS: list[tuple[Any, Callable[[str], object]]] = [
 ]
 
 
-class TestErrorsAtTheEnqueue:
+class TestEnqueueErrors:
     @pytest.mark.parametrize("by_name", [False, True])
-    @pytest.mark.parametrize(("hint", "make"), MISFITS)
-    def test_arguments_that_do_not_fit(
+    @pytest.mark.parametrize(("hint", "make"), INVALID_ARGUMENTS)
+    def test_error_for_invalid_arguments_hides_them(
         self, hint: Any, make: Callable[[str], object], by_name: bool, secret: Secret
     ) -> None:
         app = App("postgresql://nowhere.invalid/x")
         job = app.job(kind="work")(typed(hint))
         value = make(secret("an argument"))
-        with pytest.raises(awa.InvalidJob) as refusal:
+        with pytest.raises(awa.InvalidJob) as raised:
             app.new("work", {"value": value}) if by_name else job.new(value)
-        assert str(refusal.value).startswith(("handler: ", "work: "))
-        secret.assert_hidden(in_full(refusal.value))
+        assert str(raised.value).startswith(("handler: ", "work: "))
+        secret.assert_hidden(full_text(raised.value))
 
     @pytest.mark.parametrize(
         "options",
@@ -231,11 +231,13 @@ class TestErrorsAtTheEnqueue:
             lambda token: {"unique": awa.Unique(key=token, states=())},
         ],
     )
-    def test_options_that_cannot_be(self, options: Callable[[str], dict[str, Any]], secret: Secret) -> None:
+    def test_error_for_invalid_options_hides_them(
+        self, options: Callable[[str], dict[str, Any]], secret: Secret
+    ) -> None:
         app = App("postgresql://nowhere.invalid/x")
-        with pytest.raises(awa.InvalidJob) as refusal:
+        with pytest.raises(awa.InvalidJob) as raised:
             app.new("work", {}, **options(secret("an option")))
-        secret.assert_hidden(in_full(refusal.value))
+        secret.assert_hidden(full_text(raised.value))
 
     @pytest.mark.parametrize("jobs", [1, 2, COPIED])
     @pytest.mark.parametrize(
@@ -243,46 +245,46 @@ class TestErrorsAtTheEnqueue:
         [
             lambda token: f'["{token}"]',  # PostgreSQL's DETAIL quotes the whole row
             lambda token: f'{{"a": "{token}\\u0000"}}',
-            lambda token: f'{{"a": {token}}}',  # … and the word that is not JSON
-            lambda token: f'{{"a": "{token}\ud800"}}',  # asyncpg quotes it itself
+            lambda token: f'{{"a": {token}}}',  # and its message the invalid token
+            lambda token: f'{{"a": "{token}\ud800"}}',  # asyncpg quotes it
         ],
     )
-    async def test_what_postgresql_refuses(
+    async def test_error_of_postgresql_hides_the_arguments(
         self, database_url: str, jobs: int, args_json: Callable[[str], str], secret: Secret
     ) -> None:
-        bad = NewJob(kind="work", args_json=args_json(secret("arguments that are no JSON")))
+        bad = NewJob(kind="work", args_json=args_json(secret("arguments that are not JSON")))
         async with App(database_url) as app:
             many = [*[NewJob(kind="work")] * (jobs - 1), bad]
-            with pytest.raises(awa.InvalidJob) as refusal:
+            with pytest.raises(awa.InvalidJob) as raised:
                 await (app.client.enqueue(bad) if jobs == 1 else app.enqueue_many(many))
-        assert "PostgreSQL refused the job" in str(refusal.value)
-        secret.assert_hidden(in_full(refusal.value))
+        assert "PostgreSQL refused the job" in str(raised.value)
+        secret.assert_hidden(full_text(raised.value))
 
-    async def test_what_a_program_prints_of_its_jobs(self, database_url: str, secret: Secret) -> None:
+    async def test_repr_hides_the_content_of_jobs(self, database_url: str, secret: Secret) -> None:
         app = App(database_url)
         unique = awa.Unique(key=secret("a unique key"))
         new = app.new("work", {"a": secret("an argument")}, metadata={"a": secret("metadata")}, unique=unique)
         async with app:
             (job,) = await app.enqueue_many([new])
             found = await app.get(job.id)
-        said = [repr(each) for each in (new, new.spec, new.unique, job, found, app.database, app)]
+        reprs = [repr(each) for each in (new, new.spec, new.unique, job, found, app.database, app)]
         assert "kind='work'" in repr(found)
-        secret.assert_hidden(*said)
+        secret.assert_hidden(*reprs)
 
 
-class TestTheDatabasesUrl:
+class TestDatabaseUrl:
     @pytest.fixture
     def urls(self, database_url: str, secret: Secret) -> list[str]:
-        """URLs that do not work, each with a password that must not show, whole or in part."""
+        """Return URLs that do not work, each with a password that must not appear, not even in part."""
         server = urlsplit(database_url)
         password = secret("a wrong password")
-        odd = "/?#@:%&"
+        special = "/?#@:%&"
         parts = [secret("the password's beginning"), secret("the password's end")]
-        secret.plant("a percent-encoded password", quote(parts[0] + odd + parts[1], safe=""))
+        secret.add("a percent-encoded password", quote(parts[0] + special + parts[1], safe=""))
         good = f"{server.hostname}:{server.port}{server.path}"
         return [
             f"postgresql://awa:{password}@{good}",
-            f"postgresql://awa:{quote(parts[0] + odd + parts[1], safe='')}@{good}",
+            f"postgresql://awa:{quote(parts[0] + special + parts[1], safe='')}@{good}",
             f"postgresql://awa@{good}?password={password}",
             f"postgresql://awa:{password}@127.0.0.1:1/awa",
             f"postgresql://awa:{password}@127.0.0.1:{password}/awa",
@@ -292,16 +294,16 @@ class TestTheDatabasesUrl:
             f"postgresql://awa:{password}@{good}?sslmode={password}",
             f"mysql://awa:{password}@{good}",
             password,
-            *(f"postgresql://awa:{parts[0]}{letter}{parts[1]}@{good}" for letter in odd),
+            *(f"postgresql://awa:{parts[0]}{letter}{parts[1]}@{good}" for letter in special),
         ]
 
-    async def test_why_there_is_no_connection(self, urls: list[str], secret: Secret) -> None:
+    async def test_connection_error_hides_the_password(self, urls: list[str], secret: Secret) -> None:
         for url in urls:
-            with pytest.raises(awa.AwaError) as refusal:
+            with pytest.raises(awa.AwaError) as raised:
                 await Database(checked_url(url), Schema()).connect_sessionless("test")
-            secret.assert_hidden(in_full(refusal.value))
+            secret.assert_hidden(full_text(raised.value))
 
-    def test_commands_that_cannot_connect(self, awa: Awa, urls: list[str], secret: Secret) -> None:
+    def test_command_that_cannot_connect_hides_the_password(self, awa: Awa, urls: list[str], secret: Secret) -> None:
         for number, url in enumerate([*urls[:5], urls[-1]]):
             command = ("migrate",) if number % 2 else ("enqueue", "work")
             given = ("--database-url", url) if number % 3 else ()
@@ -310,20 +312,20 @@ class TestTheDatabasesUrl:
             assert answer.err.splitlines()[-1].startswith("awa: ")
             secret.assert_hidden(answer.err)
 
-    async def test_workers_and_leaders_that_cannot_connect(
+    async def test_worker_and_leader_that_cannot_connect_hide_the_password(
         self, awa: Awa, tmp_path: Path, urls: list[str], secret: Secret
     ) -> None:
         with processes(tmp_path, urls[0], {"AWA_LOG_LEVEL": "debug"}) as started:
             found = [
                 each
-                for url in urls[3:4]  # nobody answers there: that is waited for
+                for url in urls[3:4]  # nothing listens there: the process keeps trying
                 for each in (
                     started.worker(env={"AWA_DATABASE_URL": url}),
                     started.start("maintenance", env={"AWA_DATABASE_URL": url}),
                 )
             ]
             for each in found:
-                await eventually("it says so", lambda each=each: each.output.count("cannot reach the database") > 1)  # type: ignore[misc]
+                await eventually("the log line", lambda each=each: each.output.count("cannot reach the database") > 1)  # type: ignore[misc]
         for url, command in ((urls[0], ("worker", "tasks:app", "-q", "default")), (urls[8], ("maintenance",))):
             answer = awa(*command, "--log-level", "debug", env={"AWA_DATABASE_URL": url})
             assert answer.code == 1
@@ -331,12 +333,12 @@ class TestTheDatabasesUrl:
         secret.assert_hidden(started.outputs)
 
 
-class TestAWorkersLife:
-    async def test_nothing_that_it_writes_shows_what_its_jobs_carry(
+class TestWorker:
+    async def test_worker_output_hides_the_content_of_jobs(
         self, awa: Awa, database_url: str, session: Session, tmp_path: Path, secret: Secret
     ) -> None:
         (awa.directory / "tasks.py").write_text(TASKS)
-        secret.plant("the database's URL", urlsplit(database_url).password or "")
+        secret.add("the database's URL", urlsplit(database_url).password or "")
         jobs = await self._enqueue(database_url, session, secret)
         environment = {
             **FAST,
@@ -351,13 +353,13 @@ class TestAWorkersLife:
         with processes(tmp_path, database_url, environment) as started:
             options = ("-q", "default", "-q", "rescued", "--metrics-port", "0", "--no-maintenance")
             worker = started.start("worker", "tasks:app", *options)
-            await eventually("it serves", lambda: "metrics at http://" in worker.output)
-            await eventually("the stale job is its", lambda: "took over 1 jobs" in worker.output)
+            await eventually("the metrics port", lambda: "metrics at http://" in worker.output)
+            await eventually("it took over the stale job", lambda: "took over 1 jobs" in worker.output)
             port = int(worker.output.partition("metrics at http://127.0.0.1:")[2].partition("/")[0])
             async with App(database_url) as app:
                 late = jobs[KINDS.index("too_long")]
                 await eventually("it has timed out", lambda: _ended(app, [late]))
-                started.start("maintenance")  # only now: a leader would rescue both
+                started.start("maintenance")  # only now, because a leader would rescue both
                 await eventually("all have ended", lambda: _ended(app, jobs))
                 running = await app.enqueue("waits", {"token": secret("a job that runs")})
                 await eventually("it runs", lambda: _is(app, running.id, State.RUNNING))
@@ -368,13 +370,13 @@ class TestAWorkersLife:
                     "WHERE datname = current_database() AND application_name LIKE 'awa %' "
                     "AND application_name NOT IN ('awa client', 'awa test')"
                 )
-                await eventually("it is back", lambda: worker.output.count("connected to the database again") >= 3)
+                await eventually("it reconnects", lambda: worker.output.count("connected to the database again") >= 3)
                 await app.cancel(running.id)
                 await eventually("it was cancelled", lambda: _is(app, running.id, State.CANCELLED))
                 errors = [json.dumps((await app.get(job_id)).errors) for job_id in jobs]
             last = await session.connection.fetchval("SELECT last_error FROM awa.cron WHERE name = 'bad'")
             tables = [awa.ok(*command).out for command in (("stats",), ("job", "explain", str(running.id)))]
-        self._check_that_it_happened(started.outputs, "\n".join(errors), last)
+        self._check_that_all_happened(started.outputs, "\n".join(errors), last)
         secret.assert_hidden(started.outputs, *explained, *served, *errors, *tables, last)
 
     async def _enqueue(self, database_url: str, session: Session, secret: Secret) -> list[int]:
@@ -403,7 +405,7 @@ class TestAWorkersLife:
         return ids
 
     @staticmethod
-    def _check_that_it_happened(log: str, errors: str, last: str) -> None:
+    def _check_that_all_happened(log: str, errors: str, last: str) -> None:
         for line in (
             "mine: a line of my own [job ",
             "has been blocking the event loop for 0.",

@@ -1,4 +1,4 @@
-"""`awa systemd`, as people run it."""
+"""awa systemd"""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_show_prints_one_file_or_all(bare_awa: Awa) -> None:
     assert '\nu awa - "awa job queue" /var/lib/awa\n' in everything
 
 
-def test_install_for_a_user_says_what_comes_next(bare_awa: Awa, tmp_path: Path) -> None:
+def test_install_for_a_user_prints_the_next_steps(bare_awa: Awa, tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     answer = bare_awa.ok("systemd", "install", "--user", env=env)
     assert f"written   {tmp_path}/config/systemd/user/awa-worker@.service\n" in answer.out
@@ -25,34 +25,34 @@ def test_install_for_a_user_says_what_comes_next(bare_awa: Awa, tmp_path: Path) 
     assert "unchanged" in bare_awa.ok("systemd", "install", "--user", env=env).out
 
 
-def test_mistakes_are_explained(bare_awa: Awa, tmp_path: Path) -> None:
+def test_mistake_is_explained(bare_awa: Awa, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for arguments, code, words in (
-        (["show", "workers"], 2, 'there is no "workers"; there are worker, maintenance'),
-        (["show", "sysusers", "--user"], 2, "a user needs none"),
-        (["show", "--command", "awa"], 2, "begins with a /"),
+    for arguments, code, sentence in (
+        (["show", "workers"], 2, 'unknown file "workers": use one of worker, maintenance'),
+        (["show", "sysusers", "--user"], 2, "only needed without --user"),
+        (["show", "--command", "awa"], 2, "must be an absolute path"),
         (["install", "--user", "--prefix", "/srv"], 2, "not both"),
         (["install", "--prefix", str(tmp_path / "file")], 1, "cannot write"),
     ):
         answer = bare_awa("systemd", *arguments)
-        assert (answer.code, words in answer.err) == (code, True), answer.err
+        assert (answer.code, sentence in answer.err) == (code, True), answer.err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_install_without_rights_says_so(bare_awa: Awa) -> None:
+def test_install_without_rights_suggests_user(bare_awa: Awa) -> None:
     answer = bare_awa("systemd", "install")
     assert answer.code == 1
     assert "Permission denied; run it as root, or use --user" in answer.err
 
 
-def test_check_is_a_start_that_ends_before_it_begins(awa: Awa, bare_awa: Awa) -> None:
-    assert awa.ok("worker", "tasks:app", "-q", "default", "--check").out == "all is right\n"
-    assert awa.ok("maintenance", "--check").out == "all is right\n"
+def test_check_validates_without_starting(awa: Awa, bare_awa: Awa) -> None:
+    assert awa.ok("worker", "tasks:app", "-q", "default", "--check").out == "the configuration is valid\n"
+    assert awa.ok("maintenance", "--check").out == "the configuration is valid\n"
     assert "no database" in bare_awa("worker", "tasks:app", "-q", "default", "--check").err
     assert "no module" in awa("worker", "nowhere:app", "-q", "default", "--check").err
 
 
-def test_the_database_may_be_a_credential(bare_awa: Awa, database_url: str, tmp_path: Path) -> None:
+def test_database_url_can_be_a_systemd_credential(bare_awa: Awa, database_url: str, tmp_path: Path) -> None:
     (tmp_path / "database_url").write_text(f"{database_url}\n")
     credentials = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     assert bare_awa.ok("leader", "--json", env=credentials).json is None

@@ -244,7 +244,7 @@ def journal_socket() -> Iterator[Journal]:
 def journaled(logger: logging.Logger, journal_socket: Journal) -> Iterator[io.StringIO]:
     """Log to the journal, and return the fallback stream."""
     stream = io.StringIO()
-    handler = journal.JournalHandler(fields_of, otherwise=logging.StreamHandler(stream), path=journal_socket.path)
+    handler = journal.JournalHandler(fields_of, fallback=logging.StreamHandler(stream), path=journal_socket.path)
     handler.addFilter(JobFilter())
     logger.addHandler(handler)
     logger.propagate = False  # keeps large and invalid text out of pytest's report
