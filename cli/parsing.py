@@ -10,7 +10,8 @@ import typer
 
 from awa_py import durations
 from awa_py.errors import AwaError
-from awa_py.model.job import MAX_DURATION, check_queue
+from awa_py.model.job import MAX_DURATION
+from awa_py.model.names import check_queue
 from awa_py.model.rates import MAX_COUNT, Rate
 
 T = TypeVar("T")

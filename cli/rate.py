@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from awa_py import durations
-from awa_py.model.job import check_rate_limit_name
+from awa_py.model.names import check_rate_limit_name
 from awa_py.model.rates import MAX_COUNT, Rate
 from awa_py.store import rate_limits as store
 from awa_py.store.rate_limits import RateLimitRow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from uuid import UUID
 
 from awa_py.errors import InvalidJob
+from awa_py.model.names import MAX_NAME_CHARACTERS, check_concurrency_key, check_kind, check_queue
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers know it without the package; typing has `default` since 3.13
@@ -19,8 +20,6 @@ else:
 
     Result = TypeVar("Result")
 
-MAX_NAME_CHARACTERS = 200
-MAX_KEY_CHARACTERS = 500
 MAX_ATTEMPTS = 32767
 MAX_CONCURRENCY = 32767
 DEFAULT_QUEUE = "default"
@@ -266,49 +265,6 @@ class NewJob(_NewJob):
             values["concurrency_limit"] = spec.concurrency_limit
             values["ordered"] = spec.ordered
         return f'{json.dumps(values)[:-1]},"args":{self.args_json}}}'
-
-
-def check_kind(kind: str) -> str:
-    """Return `kind` if it is a valid name of a kind, or raise InvalidJob."""
-    return _check_name(kind, "kind", forbidden="")
-
-
-def check_queue(queue: str) -> str:
-    """Return `queue` if it is a valid name of a queue, or raise InvalidJob."""
-    return _check_name(queue, "queue", forbidden=",")
-
-
-def check_concurrency_key(kind: str, key: str) -> str:
-    """Return `key` if it is a valid concurrency key, or raise InvalidJob. `kind` is for the message."""
-    if not isinstance(key, str):
-        raise InvalidJob(f"{kind}: concurrency_key is a string, not {type(key).__name__}")
-    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or "\x00" in key:
-        raise InvalidJob(f"{kind}: a concurrency key has 1 to {MAX_KEY_CHARACTERS} characters and no NUL character")
-    return key
-
-
-def check_schedule_name(name: str) -> str:
-    """Return `name` if it is a valid name of a schedule, or raise InvalidJob."""
-    return _check_name(name, "schedule", forbidden="")
-
-
-def check_rate_limit_name(name: str) -> str:
-    """Return `name` if it is a valid name of a rate limit, or raise InvalidJob."""
-    return _check_name(name, "rate limit", forbidden="")
-
-
-def _check_name(name: object, role: str, *, forbidden: str) -> str:
-    if not isinstance(name, str):
-        raise InvalidJob(f"{role} {name!r}: a {role}'s name is a string")
-    if not name.strip():
-        raise InvalidJob(f"a {role}'s name cannot be empty")
-    if len(name) > MAX_NAME_CHARACTERS:
-        raise InvalidJob(f'{role} "{name[:40]}…": a {role}\'s name has at most {MAX_NAME_CHARACTERS} characters')
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise InvalidJob(f"{role} {name!r}: a {role}'s name cannot contain control characters")
-    if "," in forbidden and "," in name:
-        raise InvalidJob(f'{role} "{name}": a {role}\'s name cannot contain a comma')
-    return name
 
 
 def interval_text(length: timedelta) -> str:

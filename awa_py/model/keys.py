@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from awa_py.errors import InvalidJob
-from awa_py.model.job import check_concurrency_key
+from awa_py.model.names import check_concurrency_key
 
 _NAME = re.compile(r"\{([^\W\d]\w*)\}")  # other braces are ordinary characters
 

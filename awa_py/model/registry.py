@@ -9,7 +9,8 @@ from typing import Any
 from awa_py.arguments.signature import Signature
 from awa_py.errors import ConfigError
 from awa_py.model.context import Context
-from awa_py.model.job import DEFAULT_QUEUE, NewJob, check_kind, check_schedule_name
+from awa_py.model.job import DEFAULT_QUEUE, NewJob
+from awa_py.model.names import check_kind, check_schedule_name
 from awa_py.model.options import JobOptions
 from awa_py.model.routes import Routes
 from awa_py.model.schedule import Schedule

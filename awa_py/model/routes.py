@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from awa_py.errors import ConfigError
-from awa_py.model.job import DEFAULT_QUEUE, MAX_NAME_CHARACTERS, check_queue
+from awa_py.model.job import DEFAULT_QUEUE
+from awa_py.model.names import MAX_NAME_CHARACTERS, check_queue
 
 
 class Routes:

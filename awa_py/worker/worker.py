@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 from awa_py.background import cancel_and_wait
 from awa_py.db.database import Database
 from awa_py.errors import ConfigError
-from awa_py.model.job import check_queue
+from awa_py.model.names import check_queue
 from awa_py.model.registry import Registry
 from awa_py.model.worker_name import WorkerName
 from awa_py.observability.checks import HealthCheck, problems

@@ -10,7 +10,8 @@ import pytest
 
 from awa_py import App
 from awa_py.errors import InvalidJob
-from awa_py.model.job import FINAL, UNFINISHED, JobSpec, NewJob, State, UniqueKey, check_kind, check_queue
+from awa_py.model.job import FINAL, UNFINISHED, JobSpec, NewJob, State, UniqueKey
+from awa_py.model.names import check_kind, check_queue
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
