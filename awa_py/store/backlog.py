@@ -1,4 +1,4 @@
-"""What waits, and whether somebody serves it. Each read is bounded: its cost does not grow with the number of jobs."""
+"""What waits, and whether workers serve it. Each read is bounded: its cost does not grow with the number of jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
--- Which of these queues have anything that could be claimed now, for these kinds: one look at many queues.
+-- The queues that have a job of these kinds that could be claimed now: one statement for many queues.
 -- $1 queues · $2 kinds
 SELECT wanted.queue
 FROM unnest($1::text[]) AS wanted(queue)
@@ -8,7 +8,7 @@ WHERE (EXISTS (SELECT FROM awa.ready
        OR EXISTS (SELECT FROM awa.ready
                   WHERE queue = wanted.queue AND concurrency_key IS NOT NULL
                     AND kind = ANY ($2::text[]) AND (expires_at IS NULL OR expires_at > now())
-                    AND NOT (ordered AND EXISTS (SELECT FROM awa.scheduled s  -- it waits for the next attempt of that one
+                    AND NOT (ordered AND EXISTS (SELECT FROM awa.scheduled s  -- an earlier job of the key is not finished
                                                  WHERE s.concurrency_key = ready.concurrency_key AND s.ordered
                                                    AND s.id < ready.id AND s.lease > 0))))
   AND NOT EXISTS (SELECT FROM awa.queues

@@ -17,7 +17,7 @@ SELECT coalesce((SELECT greatest(date_part('epoch', now() - run_at), 0) FROM awa
             WHERE d.finalized_at < now() - (SELECT failed FROM retention)
               AND d.finalized_at < now() - coalesce(q.failed_retention, $2::interval)
             LIMIT $4) AS expired) AS dead,
-       -- Whole days, from the planner's statistics: they are dropped, so nobody ever counts them.
+       -- Whole days, from the planner's statistics: they will be dropped, so counting them is not worth it.
        (SELECT coalesce(sum(greatest(part.reltuples, 1)), 0)::float8
         FROM pg_inherits JOIN pg_class part ON part.oid = pg_inherits.inhrelid
         WHERE pg_inherits.inhparent = 'awa.completed'::regclass
