@@ -1,4 +1,4 @@
-"""What is shipped for Prometheus and Grafana speaks of metrics that there are, and is documented."""
+"""The alert rules and the dashboard use existing metrics, and are documented."""
 
 import json
 import re
@@ -19,8 +19,8 @@ CASES = (FOLDER / "awa.rules.test.yml").read_text()
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
 
-OF_PROMETHEUS = {"job", "instance", "process"}  # put on by the scrape; by the supervisor of several processes
-FOREIGN = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
+SCRAPE_LABELS = {"job", "instance", "process"}  # added by the scrape, and by the supervisor of several processes
+OTHER_METRICS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 ALERTS = re.findall(r"- alert: (\w+)", RULES)
 EXPRESSIONS = re.findall(r"^ +expr: (.+)$", RULES, re.MULTILINE)
 
@@ -41,16 +41,16 @@ def queries() -> Iterator[str]:
 
 
 def check(expression: str) -> None:
-    """Every series in it exists, and so does every label that it is picked or grouped by."""
+    """Assert that every series of the expression exists, and every label that it filters or groups by."""
     known = labels_by_series()
     used = re.findall(r"\b((?:awa|process)_\w+|up)\b(?:\{([^}]*)\})?", expression)
-    used = [(name, picked) for name, picked in used if name not in OF_PROMETHEUS]
+    used = [(name, selectors) for name, selectors in used if name not in SCRAPE_LABELS]
     assert used, expression
     allowed: set[str] = set()
-    for name, picked in used:
-        assert name in known or name in FOREIGN, f"{name} in {expression}"
-        labels = known.get(name, set()) | OF_PROMETHEUS
-        assert set(re.findall(r"(\w+)(?:=|!)", picked)) <= labels, expression
+    for name, selectors in used:
+        assert name in known or name in OTHER_METRICS, f"{name} in {expression}"
+        labels = known.get(name, set()) | SCRAPE_LABELS
+        assert set(re.findall(r"(\w+)(?:=|!)", selectors)) <= labels, expression
         allowed |= labels
     for grouped in re.findall(r"\b(?:by|on|without) \(([^)]*)\)", expression):
         assert set(re.split(r", *", grouped)) <= allowed, expression
@@ -135,9 +135,9 @@ def test_dashboard_panels_do_not_overlap() -> None:
 
 
 def test_each_metric_is_used_by_the_dashboard_or_an_alert() -> None:
-    asked = " ".join([*queries(), *EXPRESSIONS])
+    used = " ".join([*queries(), *EXPRESSIONS])
     assert [
-        metric.name for metric in all_metrics() if not re.search(rf"\b{metric.name}\b|\b{metric.name}_", asked)
+        metric.name for metric in all_metrics() if not re.search(rf"\b{metric.name}\b|\b{metric.name}_", used)
     ] == []
 
 
