@@ -410,7 +410,7 @@ class TestWorker:
             "mine: a line of my own [job ",
             "has been blocking the event loop for 0.",
             "failed permanently on attempt 1",
-            "failed, retry in",
+            "failed, retrying in",
             "took over 1 jobs of queue rescued",
             "schedule bad is disabled",
             "connected to the database again",
