@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ FOREIGN = re.compile(
     r"(?!AWA_TEST_|AWA_PG_BIN$)(AWA_|PG|OTEL_|TTY_|JUPYTER_|_TYPER_)"
     r"|(DATABASE_URL|CI|GITHUB_ACTIONS|NO_COLOR|FORCE_COLOR|PY_COLORS|COLORTERM|TERMINAL_WIDTH|CREDENTIALS_DIRECTORY"
     r"|NOTIFY_SOCKET|WATCHDOG_USEC|WATCHDOG_PID|INVOCATION_ID|JOURNAL_STREAM)$"
+    r"|PYTHON(ASYNCIODEBUG|DEVMODE|IOENCODING|OPTIMIZE|UNBUFFERED|UTF8|WARNINGS)$"
 )
 # Without COLUMNS, rich would measure the terminal that standard error may still be connected to.
 TERMINAL = {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
@@ -39,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
         for name in filter(FOREIGN.match, list(os.environ)):
             del os.environ[name]
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Without bytecode in files, half of the start of each process would be the compiler.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # The background of a shell ignores Ctrl-C, nohup ignores SIGHUP, and what the tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "AWA_TEST_URL" not in os.environ and not config.option.collectonly:
