@@ -24,7 +24,7 @@ format: .venv/installed
 snapshot: .venv/installed
 	$(BIN)/python -m tests.snapshot
 
-# awa beside its peers, about 25 minutes; make bench-peers ARGS=--quick shows that it works
+# compare awa with other queues, about 25 minutes; ARGS=--quick runs a tenth of the jobs
 bench-peers: .venv/installed
 	$(BIN)/python -m tests.bench.peers $(ARGS)
 

@@ -1,9 +1,8 @@
-"""What keys cost: `python -m tests.bench.keys [JOBS] [ROUNDS]`.
+"""Measure the cost of concurrency keys: `python -m tests.bench.keys [JOBS] [ROUNDS]`.
 
-The same jobs, run by four processes, with 500 keys of which two jobs each may run at once, and without; in turn, on one
-embedded PostgreSQL. First jobs that do nothing, then jobs that take a millisecond. At last those that do nothing with
-keys again, as often, beside a transaction that somebody forgot. Meanwhile somebody counts, again and again, how many of
-each key run.
+Four processes run the same jobs with 500 keys of limit 2 and without keys, in turn, on one embedded PostgreSQL: first
+jobs that do nothing, then jobs that take a millisecond, then again jobs that do nothing, with keys, while another
+transaction is held open. Meanwhile, a task repeatedly counts how many jobs of each key run.
 """
 
 import asyncio
@@ -26,14 +25,14 @@ from tests.pages import snapshot_held
 PROCESSES = 4
 KEYS = 500
 LIMIT = 2
-PUT = """
+INSERT_JOBS = """
     INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered)
     SELECT $5, 'key' || n % $3, $4::smallint, false FROM generate_series(1, $1::int) AS n WHERE $2
     UNION ALL
     SELECT $5, NULL, NULL, NULL FROM generate_series(1, $1) WHERE NOT $2
 """
-# By the index, of the latest claims: reading all that has ended since the last vacuum would take a fifth of a core.
-MOST = """
+# Only the latest claims, by the index: reading all rows that died since the last vacuum would use a fifth of a core.
+MAX_RUNNING_PER_KEY = """
     SELECT coalesce(max(jobs), 0)
     FROM (SELECT count(*) AS jobs FROM awa.running
           WHERE concurrency_key IS NOT NULL AND claim_number > (SELECT last_value - 10000 FROM awa.claim_number)
@@ -52,26 +51,26 @@ async def millisecond() -> None:
 
 
 async def drain(connection: Connection, jobs: int, *, keyed: bool, kind: str = "nothing") -> float:
-    """How many jobs a second, from the moment that the queue is opened."""
+    """Return the jobs per second from the moment when the queue is resumed."""
     session = Session(connection, Schema())
     await pause_queue(session, "default", paused=True)
-    await asyncio.sleep(3)  # what the workers know of the queue is from before it was filled
-    await connection.execute(PUT, jobs, keyed, KEYS, LIMIT, kind)
+    await asyncio.sleep(3)  # let the workers notice the pause and the empty queue
+    await connection.execute(INSERT_JOBS, jobs, keyed, KEYS, LIMIT, kind)
     await connection.execute("VACUUM ANALYZE awa.ready")
-    began = await session.now()
+    started = await session.now()
     await pause_queue(session, "default", paused=False)
     while await connection.fetchval("SELECT EXISTS (SELECT FROM awa.ready) OR EXISTS (SELECT FROM awa.running)"):
         await asyncio.sleep(0.05)
     ended = await connection.fetchval("SELECT max(finalized_at) FROM awa.completed")
     await connection.execute("TRUNCATE awa.completed")
-    return float(jobs / (ended - began).total_seconds())
+    return float(jobs / (ended - started).total_seconds())
 
 
-async def watch(url: str, seen: list[int]) -> None:
+async def watch_limits(url: str, samples: list[int]) -> None:
     connection = await Database(url, Schema()).connect("bench", {"enable_seqscan": "off"})
     try:
         while True:
-            seen.append(await connection.fetchval(MOST))
+            samples.append(await connection.fetchval(MAX_RUNNING_PER_KEY))
             await asyncio.sleep(0.05)
     finally:
         await connection.close()
@@ -81,8 +80,8 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
     database = Database(url, Schema())
     await migrations.migrate(database)
     connection = await database.connect("bench")
-    seen: list[int] = []
-    watching = asyncio.create_task(watch(url, seen))
+    samples: list[int] = []
+    watching = asyncio.create_task(watch_limits(url, samples))
     command = [
         sys.executable,
         "-m",
@@ -94,25 +93,25 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
         "--database-url",
         url,
     ]
-    with ExitStack() as ends:
+    with ExitStack() as stack:
         for _ in range(PROCESSES):
             worker = subprocess.Popen(command)
-            ends.callback(worker.wait)
-            ends.callback(worker.terminate)
+            stack.callback(worker.wait)
+            stack.callback(worker.terminate)
         while await connection.fetchval("SELECT count(*) FROM awa.workers") < PROCESSES:
             await asyncio.sleep(0.1)
         await drain(connection, jobs // 5, keyed=False)
         shares: dict[str, float] = {}
         rates: dict[str, list[float]] = {}
         for kind in ("nothing", "millisecond"):
-            without, having = [], []
+            plain, keyed = [], []
             for n in range(rounds):
-                without.append(await drain(connection, jobs, keyed=False, kind=kind))
-                having.append(await drain(connection, jobs, keyed=True, kind=kind))
-                line = f"{without[-1]:,.0f} jobs/s of {kind} without keys, {having[-1]:,.0f} with"
+                plain.append(await drain(connection, jobs, keyed=False, kind=kind))
+                keyed.append(await drain(connection, jobs, keyed=True, kind=kind))
+                line = f"{plain[-1]:,.0f} jobs/s of {kind} without keys, {keyed[-1]:,.0f} with"
                 print(f"round {n + 1}: {line}", flush=True)
-            shares[kind] = statistics.median(b / a for a, b in zip(without, having, strict=True))
-            rates[kind] = having
+            shares[kind] = statistics.median(b / a for a, b in zip(plain, keyed, strict=True))
+            rates[kind] = keyed
         pinned = []
         async with snapshot_held(database):
             for n in range(rounds):
@@ -120,11 +119,11 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
                 print(f"round {n + 1}: {pinned[-1]:,.0f} jobs/s with keys, a transaction open", flush=True)
     await cancel_and_wait(watching)
     await connection.close()
-    beside = statistics.median(pinned) / statistics.median(rates["nothing"])
+    pinned_share = statistics.median(pinned) / statistics.median(rates["nothing"])
     print(f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes:")
-    print(f"{shares['nothing']:.2f} of the rate without keys, and {beside:.2f} of that beside an open transaction;")
-    print(f"{shares['millisecond']:.2f} where jobs take a millisecond;")
-    print(f"of {len(seen):,} looks, none saw more than {max(seen)} of a key")
+    print(f"{shares['nothing']:.2f} of the rate without keys, and {pinned_share:.2f} of that with an open transaction;")
+    print(f"{shares['millisecond']:.2f} if jobs take a millisecond;")
+    print(f"{len(samples):,} samples; at most {max(samples)} jobs of a key ran at once")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The peers' own installations, under .bench/: a virtual environment for each from pip, one folder for those from npm.
+"""The installations of the peers under .bench/: a virtual environment for each from pip, one folder for those from npm.
 
-Made once, and again when the pins change. What cannot be installed here is skipped, with a sentence.
+They are created once, and again when the pins change. A peer that cannot be installed is skipped with a message.
 """
 
 import hashlib
@@ -11,45 +11,45 @@ import sys
 import venv
 from pathlib import Path
 
-from tests.bench.peers.entrants import Entrant
+from tests.bench.peers.configs import ContenderConfig
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BENCH = ROOT / ".bench"
 PINS = HERE / "pins"
 NODE = BENCH / "node"
-OLDEST_NODE = 20
+MIN_NODE_VERSION = 20
 INSTALL_TIMEOUT_S = 600
 
 
 class Unavailable(Exception):
-    """Why a contender cannot take part here."""
+    """The reason why a contender cannot take part."""
 
 
-def prepare(entrant: Entrant) -> None:
-    """Installs what the contender needs, unless it is there; raises Unavailable."""
+def prepare(config: ContenderConfig) -> None:
+    """Install the packages of the contender, unless they are installed. Raise Unavailable if that fails."""
     try:
-        if entrant.runtime == "pip":
-            _prepare_pip(entrant.package)
-        elif entrant.runtime == "npm":
+        if config.runtime == "pip":
+            _prepare_pip(config.package)
+        elif config.runtime == "npm":
             _prepare_npm()
     except subprocess.CalledProcessError as error:
         last = (error.stderr or error.stdout or "").strip().splitlines()[-1:]
-        raise Unavailable(f"{entrant.label} is skipped: it could not be installed ({' '.join(last)})") from error
+        raise Unavailable(f"{config.label} is skipped: it could not be installed ({' '.join(last)})") from error
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{entrant.label} is skipped: installing it took over {INSTALL_TIMEOUT_S} s") from error
+        raise Unavailable(f"{config.label} is skipped: installing it took over {INSTALL_TIMEOUT_S} s") from error
 
 
-def python_of(entrant: Entrant) -> str:
-    return str(BENCH / entrant.package / "bin" / "python") if entrant.runtime == "pip" else sys.executable
+def python_of(config: ContenderConfig) -> str:
+    return str(BENCH / config.package / "bin" / "python") if config.runtime == "pip" else sys.executable
 
 
-def pinned_version(entrant: Entrant) -> str:
-    """As the pins say; the others are of this tree."""
-    if entrant.runtime == "npm":
-        return str(json.loads((PINS / "package.json").read_text())["dependencies"][entrant.package])
-    if entrant.runtime == "pip":
-        return (PINS / f"{entrant.package}.txt").read_text().splitlines()[0].partition("==")[2]
+def pinned_version(config: ContenderConfig) -> str:
+    """Return the pinned version; a contender without pins is part of this tree."""
+    if config.runtime == "npm":
+        return str(json.loads((PINS / "package.json").read_text())["dependencies"][config.package])
+    if config.runtime == "pip":
+        return (PINS / f"{config.package}.txt").read_text().splitlines()[0].partition("==")[2]
     return ""
 
 
@@ -60,16 +60,16 @@ def _prepare_pip(package: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     venv.create(home, with_pip=True)
     _run(str(home / "bin" / "pip"), "install", "--quiet", "--requirement", str(pins))
-    _mark(home, pins)
+    _mark_installed(home, pins)
 
 
 def _prepare_npm() -> None:
     node = shutil.which("node")
     if node is None or shutil.which("npm") is None:
-        raise Unavailable("graphile-worker and pg-boss are skipped: there is no Node here")
+        raise Unavailable("graphile-worker and pg-boss are skipped: Node is not installed")
     version = _run(node, "--version").strip()
-    if int(version.lstrip("v").split(".")[0]) < OLDEST_NODE:
-        raise Unavailable(f"graphile-worker and pg-boss are skipped: they need Node {OLDEST_NODE}, this is {version}")
+    if int(version.lstrip("v").split(".")[0]) < MIN_NODE_VERSION:
+        raise Unavailable(f"graphile-worker and pg-boss are skipped: they need Node {MIN_NODE_VERSION}, not {version}")
     pins = PINS / "package.json"
     if _is_current(NODE, pins):
         return
@@ -77,7 +77,7 @@ def _prepare_npm() -> None:
     NODE.mkdir(parents=True)
     shutil.copy(pins, NODE / "package.json")
     _run("npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--prefix", str(NODE))
-    _mark(NODE, pins)
+    _mark_installed(NODE, pins)
 
 
 def _run(*command: str) -> str:
@@ -86,11 +86,11 @@ def _run(*command: str) -> str:
 
 
 def _is_current(home: Path, pins: Path) -> bool:
-    mark = home / "installed"
-    return mark.is_file() and mark.read_text() == _digest(pins)
+    marker = home / "installed"
+    return marker.is_file() and marker.read_text() == _digest(pins)
 
 
-def _mark(home: Path, pins: Path) -> None:
+def _mark_installed(home: Path, pins: Path) -> None:
     (home / "installed").write_text(_digest(pins))
 
 

@@ -1,4 +1,4 @@
-"""Runs the cases: one server for all, a new database for each run, the contenders taking turns."""
+"""Run the cases: one server for all, a new database for each run, with the contenders in turn."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers",
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one contender answered in one round."""
+    """The result of one contender in one round."""
 
     workload: str
     key: str
@@ -39,7 +39,7 @@ class Run:
 
 @contextmanager
 def server(url: str | None) -> Iterator[str]:
-    """The given one, else an embedded PostgreSQL with its default settings, which are durable."""
+    """Yield the given URL, else that of an embedded PostgreSQL with its default, durable settings."""
     if url is not None:
         yield url
         return
@@ -48,7 +48,7 @@ def server(url: str | None) -> Iterator[str]:
 
 
 def run_workload(url: str, cases: Sequence[Case], rounds: int) -> Iterator[Run]:
-    """All contenders in each round; every other round backwards, so that nobody always follows the same one."""
+    """Run all contenders in each round, in reverse order every other round, so that the order favours none."""
     for number in range(1, rounds + 1):
         for case in cases if number % 2 else reversed(cases):
             run = _run_case(url, case, number)
@@ -57,9 +57,9 @@ def run_workload(url: str, cases: Sequence[Case], rounds: int) -> Iterator[Run]:
 
 
 def server_facts(url: str) -> dict[str, str]:
-    """The version, and the settings that matter."""
+    """Return the server's version and important settings."""
 
-    async def ask() -> dict[str, str]:
+    async def query() -> dict[str, str]:
         connection = await asyncpg.connect(url)
         try:
             facts = {"version": await connection.fetchval("SHOW server_version")}
@@ -67,7 +67,7 @@ def server_facts(url: str) -> dict[str, str]:
         finally:
             await connection.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(query())
 
 
 def _run_case(url: str, case: Case, number: int) -> Run:
@@ -77,14 +77,14 @@ def _run_case(url: str, case: Case, number: int) -> Run:
             url,
             f"DROP DATABASE IF EXISTS {database} WITH (FORCE)",
             f"CREATE DATABASE {database}",
-            # A user called like a contender's schema would put that schema first, and confuse the contender.
+            # If the user has the name of a contender's schema, the default search_path would put that schema first.
             f"ALTER DATABASE {database} SET search_path = public",
             "CHECKPOINT",
         )
     )
     time.sleep(SETTLE_S)
     try:
-        result = _answer(case, _with_database(url, database))
+        result = _run_process(case, _with_database(url, database))
         return Run(case.workload, case.key, number, case.params, result)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return Run(case.workload, case.key, number, case.params, error=str(error))
@@ -92,8 +92,8 @@ def _run_case(url: str, case: Case, number: int) -> Run:
         asyncio.run(_execute(url, f"DROP DATABASE IF EXISTS {database} WITH (FORCE)"))
 
 
-def _answer(case: Case, url: str) -> dict[str, Any]:
-    """The JSON object that the contender prints last; RuntimeError where there is none."""
+def _run_process(case: Case, url: str) -> dict[str, Any]:
+    """Return the JSON object that the contender prints. Raise RuntimeError if there is none."""
     process = subprocess.Popen(
         command(case, url),
         cwd=ROOT,
@@ -107,16 +107,16 @@ def _answer(case: Case, url: str) -> dict[str, Any]:
     try:
         out, err = process.communicate(timeout=RUN_TIMEOUT_S)
     finally:
-        _end_group(process)
+        _kill_group(process)
     start = out.find("{")
     if process.returncode != 0 or start < 0:
         raise RuntimeError((err.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:300])
-    answer: dict[str, Any] = json.loads(out[start:])
-    return answer
+    result: dict[str, Any] = json.loads(out[start:])
+    return result
 
 
-def _end_group(process: "subprocess.Popen[str]") -> None:
-    """Whatever a contender has left running would be measured with the next one."""
+def _kill_group(process: "subprocess.Popen[str]") -> None:
+    """Kill what the contender left running: it would disturb the next measurement."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -139,17 +139,17 @@ def _with_database(url: str, database: str) -> str:
 
 def _progress(run: Run, rounds: int) -> str:
     if run.error:
-        said = f"failed: {run.error}"
+        text = f"failed: {run.error}"
     elif "jobs_per_s" in run.result:
-        said = f"{run.result['jobs_per_s']:,.0f} jobs/s"
+        text = f"{run.result['jobs_per_s']:,.0f} jobs/s"
     else:
         behind = "" if run.result.get("kept_up", True) else ", fell behind"
-        said = f"p50 {run.result['p50_ms']:.2f} ms, p99 {run.result['p99_ms']:.2f} ms{behind}"
-    return f"{time.strftime('%H:%M:%S')}  {run.workload} {run.round}/{rounds}  {run.key}: {said}"
+        text = f"p50 {run.result['p50_ms']:.2f} ms, p99 {run.result['p99_ms']:.2f} ms{behind}"
+    return f"{time.strftime('%H:%M:%S')}  {run.workload} {run.round}/{rounds}  {run.key}: {text}"
 
 
-def packages() -> dict[str, str]:
-    """The versions of what runs the contenders."""
+def runtime_versions() -> dict[str, str]:
+    """Return the versions of Python and Node."""
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False) if _has_node() else None
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     return found | ({"node": node.stdout.strip().lstrip("v")} if node else {})

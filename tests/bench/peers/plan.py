@@ -1,33 +1,33 @@
-"""Which workloads there are, and who runs each with what.
+"""The workloads, and the parameters of each contender in them.
 
-The number of jobs differs between contenders so that each run lasts about as long: a second or more where a contender
-is fast, and not half a minute where it is slow.
+The number of jobs differs between contenders, so that a run takes at least a second for a fast one and less than half a
+minute for a slow one.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.peers.entrants import ENTRANTS
+from tests.bench.peers.configs import CONTENDERS
 
-QUICK = 10  # --quick divides the jobs by it
+QUICK_DIVISOR = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One contender's part in one workload."""
+    """One contender in one workload."""
 
     workload: str
-    entrant: str
-    kind: str  # what the contender's program calls it: drain, enqueue, latency, steady
+    contender: str
+    kind: str  # the workload of the contender's program: drain, enqueue, latency, steady
     params: dict[str, Any]
-    variant: str = ""  # where one contender runs a workload in several ways
+    variant: str = ""  # if one contender runs a workload in several ways
 
     @property
     def key(self) -> str:
-        return f"{self.entrant}:{self.variant}" if self.variant else self.entrant
+        return f"{self.contender}:{self.variant}" if self.variant else self.contender
 
 
-DRAINED = {
+DRAIN_JOBS = {
     "awa": 100_000,
     "awa-discard": 100_000,
     "awa-batch": 100_000,
@@ -40,7 +40,7 @@ DRAINED = {
     "chancy": 12_000,
     "procrastinate": 1_500,
 }
-PINNED = {
+PINNED_JOBS = {
     "awa": 300_000,
     "limit": 300_000,
     "graphile": 300_000,
@@ -50,9 +50,9 @@ PINNED = {
     "chancy": 12_000,
     "procrastinate": 1_500,
 }
-BULK = {"chancy": 10_000, "procrastinate": 20_000}
-ONE = {"awa": 4_000, "limit": 4_000, "pgqueuer": 2_000, "awa-pg": 500}
-PRODUCED = {"awa": 20_000, "limit": 10_000, "pgqueuer": 4_000, "awa-pg": 1_000}
+BULK_JOBS = {"chancy": 10_000, "procrastinate": 20_000}
+ONE_JOBS = {"awa": 4_000, "limit": 4_000, "pgqueuer": 2_000, "awa-pg": 500}
+PRODUCER_JOBS = {"awa": 20_000, "limit": 10_000, "pgqueuer": 4_000, "awa-pg": 1_000}
 CLIENTS = ("awa", "limit", "graphile", "pgqueuer", "pg-boss", "awa-pg", "chancy", "procrastinate")
 WORKERS = tuple(name for name in CLIENTS if name != "limit")
 GROWTH = {"empty": {}, "1,000,000 completed": {"completed": 1_000_000}, "1,000,000 scheduled": {"scheduled": 1_000_000}}
@@ -73,12 +73,15 @@ WORKLOADS = (
 
 
 def cases(workload: str, *, quick: bool = False) -> list[Case]:
-    """Everybody who runs this workload, in the order of the tables."""
+    """Return the cases of a workload, in the order of the tables."""
     if workload == "drain":
-        return [_case(workload, name, "drain", {"jobs": _few(jobs, quick)}) for name, jobs in DRAINED.items()]
+        return [_case(workload, name, "drain", {"jobs": _scaled(jobs, quick)}) for name, jobs in DRAIN_JOBS.items()]
     if workload == "pinned":
         pinned = {"pinned": True}
-        return [_case(workload, name, "drain", {"jobs": _few(jobs, quick), **pinned}) for name, jobs in PINNED.items()]
+        return [
+            _case(workload, name, "drain", {"jobs": _scaled(jobs, quick), **pinned})
+            for name, jobs in PINNED_JOBS.items()
+        ]
     if workload == "latency":
         return [_case(workload, name, "latency", {"jobs": 60 if quick else 300}) for name in WORKERS]
     if workload == "steady":
@@ -86,36 +89,38 @@ def cases(workload: str, *, quick: bool = False) -> list[Case]:
         return [_case(workload, name, "steady", steady) for name in WORKERS]
     if workload == "growth":
         return [
-            _case(workload, "awa", "drain", {"jobs": _few(DRAINED["awa"], quick), **rows}, variant)
+            _case(workload, "awa", "drain", {"jobs": _scaled(DRAIN_JOBS["awa"], quick), **rows}, variant)
             for variant, rows in GROWTH.items()
         ]
-    return _enqueues(workload, quick=quick)
+    return _enqueue_cases(workload, quick=quick)
 
 
-def _enqueues(workload: str, *, quick: bool) -> list[Case]:
-    _, mode, *beside = workload.split("-")
-    worker = {"worker": True} if beside else {}
+def _enqueue_cases(workload: str, *, quick: bool) -> list[Case]:
+    _, mode, *with_worker = workload.split("-")
+    worker = {"worker": True} if with_worker else {}
     found = []
     for name in CLIENTS:
         if name == "limit" and worker:
             continue  # it has no worker
         if mode == "one":
-            jobs = ONE.get(name, 1_000)
+            jobs = ONE_JOBS.get(name, 1_000)
         elif mode == "bulk":
-            jobs = BULK.get(name, 100_000)
+            jobs = BULK_JOBS.get(name, 100_000)
         else:
-            jobs = PRODUCED.get(name, 2_000)
-        found.append(_case(workload, name, "enqueue", {"mode": mode, "jobs": _few(jobs, quick), **worker}))
+            jobs = PRODUCER_JOBS.get(name, 2_000)
+        found.append(_case(workload, name, "enqueue", {"mode": mode, "jobs": _scaled(jobs, quick), **worker}))
         if mode == "producers" and name in ("awa", "pgqueuer"):
-            params = {"mode": mode, "jobs": _few(jobs // 2, quick), "connections": 32, **worker}
-            entrant, variant = ("awa-connections", "") if name == "awa" else (name, "32 connections")
-            found.append(_case(workload, entrant, "enqueue", params, variant))
+            params = {"mode": mode, "jobs": _scaled(jobs // 2, quick), "connections": 32, **worker}
+            contender, variant = ("awa-connections", "") if name == "awa" else (name, "32 connections")
+            found.append(_case(workload, contender, "enqueue", params, variant))
     return found
 
 
 def _case(workload: str, name: str, kind: str, params: dict[str, Any], variant: str = "") -> Case:
-    return Case(workload=workload, entrant=name, kind=kind, params={**params, **ENTRANTS[name].extra}, variant=variant)
+    return Case(
+        workload=workload, contender=name, kind=kind, params={**params, **CONTENDERS[name].extra}, variant=variant
+    )
 
 
-def _few(jobs: int, quick: bool) -> int:
-    return max(200, jobs // QUICK) if quick else jobs
+def _scaled(jobs: int, quick: bool) -> int:
+    return max(200, jobs // QUICK_DIVISOR) if quick else jobs

@@ -1,11 +1,11 @@
-"""Writes docs/benchmarks.md: the prose of template.md, and every figure from the results."""
+"""Write docs/benchmarks.md: the text of template.md with all numbers from the results."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.bench.peers.entrants import ENTRANTS
+from tests.bench.peers.charts import draw_charts
+from tests.bench.peers.configs import CONTENDERS
 from tests.bench.peers.environments import HERE
-from tests.bench.peers.figures import draw_figures
 from tests.bench.peers.plan import WORKLOADS
 from tests.bench.peers.results import Results
 from tests.bench.peers.targets import targets
@@ -24,51 +24,51 @@ COSTS = {
     "cpu_us_per_job.server": "CPU µs per job, server",
     "dead_tuples_per_job": "dead tuples per job",
 }
-# A page by hand: why a target was missed, and what was tried. It is linked where it is there.
+# A handwritten page about missed targets and what was tried. It is linked if it exists.
 PROFILE = "[Where the time goes](benchmarks/profile.md), and what was tried."
-NOTHING = "\N{EN DASH}"
+NO_VALUE = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def write_report(results: Results, folder: Path) -> None:
-    """The page, its plots, and the results that it was made from."""
+    """Write the page, its charts, and the results from which it was made."""
     text = (HERE / "template.md").read_text()
-    explained = (folder / "benchmarks" / "profile.md").is_file()
-    text = text.replace("{{profile}}\n\n", f"{PROFILE}\n\n" if explained else "")
+    has_profile = (folder / "benchmarks" / "profile.md").is_file()
+    text = text.replace("{{profile}}\n\n", f"{PROFILE}\n\n" if has_profile else "")
     for name, part in PARTS.items():
         text = text.replace(f"{{{{{name}}}}}", part(results))
-    plots = folder / "benchmarks"
-    plots.mkdir(parents=True, exist_ok=True)
-    for name, svg in draw_figures(results).items():
-        (plots / f"{name}.svg").write_text(svg)
-    results.save(plots / "results.json")
+    charts = folder / "benchmarks"
+    charts.mkdir(parents=True, exist_ok=True)
+    for name, svg in draw_charts(results).items():
+        (charts / f"{name}.svg").write_text(svg)
+    results.save(charts / "results.json")
     (folder / "benchmarks.md").write_text(text.rstrip() + "\n")
 
 
 def label(key: str) -> str:
     name, _, variant = key.partition(":")
-    return f"{ENTRANTS[name].label}, {variant}" if variant else ENTRANTS[name].label
+    return f"{CONTENDERS[name].label}, {variant}" if variant else CONTENDERS[name].label
 
 
 def _environment(results: Results) -> str:
-    known = results.environment
-    server = known["postgresql"]
+    environment = results.environment
+    server = environment["postgresql"]
     settings = ", ".join(f"{name} {value}" for name, value in server.items() if name != "version")
-    runtimes = ", ".join(f"{name.capitalize()} {version}" for name, version in known["runtimes"].items())
-    hasty = "\n\n**A quick run: a tenth of the jobs. These numbers show that it works, not how fast it is.**"
+    runtimes = ", ".join(f"{name.capitalize()} {version}" for name, version in environment["runtimes"].items())
+    quick_note = "\n\n**A quick run: a tenth of the jobs. These numbers show that it works, not how fast it is.**"
     return (
-        f"Measured {known['date']} at {known['awa'] or 'an unknown commit'}: {known['cores']} cores "
-        f"({known['processor']}) shared with PostgreSQL {server['version']} ({settings}), "
-        f"{known['memory_gib']} GiB, {known['system']}, {runtimes}." + (hasty if results.quick else "")
+        f"Measured {environment['date']} at {environment['awa'] or 'an unknown commit'}: {environment['cores']} cores "
+        f"({environment['processor']}) shared with PostgreSQL {server['version']} ({settings}), "
+        f"{environment['memory_gib']} GiB, {environment['system']}, {runtimes}." + (quick_note if results.quick else "")
     )
 
 
 def _targets(results: Results) -> str:
     rows = []
     for target in targets(results):
-        met = {True: "yes", False: "**no**", None: NOTHING}[target.is_met]
-        measured = NOTHING if target.measured is None else f"{target.measured:.2f}{TIMES}"
-        rows.append([target.says, f"{target.relation} {target.wanted:g}{TIMES}", measured, met])
+        met = {True: "yes", False: "**no**", None: NO_VALUE}[target.is_met]
+        measured = NO_VALUE if target.measured is None else f"{target.measured:.2f}{TIMES}"
+        rows.append([target.description, f"{target.relation} {target.wanted:g}{TIMES}", measured, met])
     return _table(["", "target", "this run", "met"], rows)
 
 
@@ -83,18 +83,18 @@ def _drain(results: Results) -> str:
 
 
 def _costs(results: Results) -> str:
-    """What `awa bench` says beyond the rate."""
+    """Return the costs that `awa bench` reports besides the rate."""
     rows = []
     for key in ("awa", "awa-discard", "awa-batch"):
         costs = [results.median("drain", key, figure) for figure in COSTS]
         if any(cost is not None for cost in costs):
-            rows.append([label(key), *(NOTHING if cost is None else f"{cost:,.3g}" for cost in costs)])
+            rows.append([label(key), *(NO_VALUE if cost is None else f"{cost:,.3g}" for cost in costs)])
     return "The cost of a job, from `awa bench`:\n\n" + _table(["", *COSTS.values()], rows) if rows else ""
 
 
 def _enqueue(results: Results) -> str:
     ran = {key for workload in ENQUEUES for key in results.keys(workload)}
-    keys = sorted(ran, key=lambda key: (list(ENTRANTS).index(key.partition(":")[0]), key))
+    keys = sorted(ran, key=lambda key: (list(CONTENDERS).index(key.partition(":")[0]), key))
     rows = [
         [label(key), *(_rate(results.median(workload, key, "jobs_per_s")) for workload in ENQUEUES)] for key in keys
     ]
@@ -111,7 +111,7 @@ def _latencies(workload: str) -> Callable[[Results], str]:
             row = [label(key), *(_ms(results.median(workload, key, figure)) for figure in figures)]
             if workload == "steady":
                 kept_up = "yes" if results.kept_up(workload, key) else "**no**"
-                row.append(kept_up if results.of(workload, key) else NOTHING)
+                row.append(kept_up if results.of(workload, key) else NO_VALUE)
             rows.append(row)
         header = ["ms", "p50", "p95", "p99", *(["kept up"] if workload == "steady" else [])]
         return _table(header, rows) + _errors(results, workload)
@@ -123,8 +123,8 @@ def _pinned(results: Results) -> str:
     rows = []
     for key in results.keys("pinned"):
         thirds = results.medians("pinned", key, "thirds")
-        rates = [_rate(rate) for rate in thirds] or [NOTHING] * 3
-        last = f"{thirds[-1] / thirds[0]:.0%}" if thirds else NOTHING
+        rates = [_rate(rate) for rate in thirds] or [NO_VALUE] * 3
+        last = f"{thirds[-1] / thirds[0]:.0%}" if thirds else NO_VALUE
         rows.append([label(key), _jobs(results, "pinned", key), *rates, last])
     header = ["jobs/s", "jobs", "first third", "second", "last", "last / first"]
     return _table(header, rows) + _errors(results, "pinned")
@@ -134,7 +134,7 @@ def _growth(results: Results) -> str:
     rows = []
     for key in results.keys("growth"):
         ratio = results.ratio(("growth", key, "jobs_per_s"), [("growth", "awa:empty", "jobs_per_s")], max)
-        share = NOTHING if ratio is None else f"{ratio:.0%}"
+        share = NO_VALUE if ratio is None else f"{ratio:.0%}"
         rows.append([key.partition(":")[2], _rate(results.median("growth", key, "jobs_per_s")), share])
     return _table(["rows present", "jobs/s", "of the empty run"], rows) + _errors(results, "growth")
 
@@ -143,9 +143,9 @@ def _configurations(results: Results) -> str:
     ran = {key.partition(":")[0] for workload in WORKLOADS for key in results.keys(workload)}
     versions = results.environment["peers"]
     rows = [
-        [entrant.label, versions.get(entrant.package, "this tree"), entrant.configuration]
-        for entrant in ENTRANTS.values()
-        if entrant.name in ran
+        [config.label, versions.get(config.package, "this tree"), config.configuration]
+        for config in CONTENDERS.values()
+        if config.name in ran
     ]
     return _table(["", "version", "configuration"], rows)
 
@@ -164,15 +164,15 @@ def _jobs(results: Results, workload: str, key: str) -> str:
 
 
 def _rate(rate: float | None) -> str:
-    return NOTHING if rate is None else f"{rate:,.0f}"
+    return NO_VALUE if rate is None else f"{rate:,.0f}"
 
 
 def _ms(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.2f}"
+    return NO_VALUE if value is None else f"{value:,.2f}"
 
 
 def _times(ratio: float | None) -> str:
-    return NOTHING if ratio is None else f"{ratio:,.2f}{TIMES}"
+    return NO_VALUE if ratio is None else f"{ratio:,.2f}{TIMES}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""What was measured: every run, the medians, and where it was. The report reads nothing else."""
+"""The results: all runs, their medians, and the environment. The report reads nothing else."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench.peers.entrants import ENTRANTS
+from tests.bench.peers.configs import CONTENDERS
 from tests.bench.peers.environments import ROOT, pinned_version
-from tests.bench.peers.harness import Run, packages
+from tests.bench.peers.harness import Run, runtime_versions
 
 
 @dataclass(slots=True)
 class Results:
-    """All runs of one call of the command."""
+    """All runs of one execution of the command."""
 
     environment: dict[str, Any]
     rounds: int
@@ -28,20 +28,20 @@ class Results:
     runs: list[Run] = field(default_factory=list)
 
     def of(self, workload: str, key: str) -> dict[int, dict[str, Any]]:
-        """A contender's answers by round."""
+        """Return a contender's results by round."""
         return {run.round: run.result for run in self.runs if (run.workload, run.key) == (workload, key) and run.result}
 
     def keys(self, workload: str) -> list[str]:
-        """Who has run it, in the order of the first round."""
+        """Return the contenders of a workload, in the order of the first round."""
         return list(dict.fromkeys(run.key for run in self.runs if run.workload == workload))
 
     def median(self, workload: str, key: str, figure: str) -> float | None:
-        """Over the rounds. A dot leads into an object: `cpu_us_per_job.server`."""
+        """Return the median over the rounds. A dot selects a nested value: `cpu_us_per_job.server`."""
         found = (_figure(result, figure) for result in self.of(workload, key).values())
         return _median(value for value in found if value is not None)
 
     def medians(self, workload: str, key: str, figure: str) -> list[float]:
-        """Of a figure that is a list, one by one."""
+        """Return the median of each item of a value that is a list."""
         lists = [result[figure] for result in self.of(workload, key).values() if figure in result]
         return [statistics.median(column) for column in zip(*lists, strict=False)]
 
@@ -49,14 +49,17 @@ class Results:
         return all(result.get("kept_up", True) for result in self.of(workload, key).values())
 
     def error(self, workload: str, key: str) -> str:
-        """Why there is no figure at all, where there is none."""
+        """Return the first error if no run succeeded, else an empty string."""
         errors = [run.error for run in self.runs if (run.workload, run.key) == (workload, key) and run.error]
         return errors[0] if errors and not self.of(workload, key) else ""
 
     def ratio(
         self, ours: tuple[str, str, str], others: Iterable[tuple[str, str, str]], best: Callable[..., float]
     ) -> float | None:
-        """The median over the rounds of ours / the best of others: within a round, the machine is the same."""
+        """Return the median of the ratios of each round, ours to the best of the others.
+
+        Within a round, other load on the machine affects all contenders alike.
+        """
         by_round: dict[int, list[float]] = defaultdict(list)
         for workload, key, figure in others:
             for number, result in self.of(workload, key).items():
@@ -81,7 +84,7 @@ def describe_environment(server: dict[str, str]) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    peers = {entrant.package: pinned_version(entrant) for entrant in ENTRANTS.values() if entrant.is_peer}
+    peers = {config.package: pinned_version(config) for config in CONTENDERS.values() if config.is_peer}
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "awa": commit.stdout.strip(),
@@ -90,7 +93,7 @@ def describe_environment(server: dict[str, str]) -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "postgresql": server,
-        "runtimes": packages(),
+        "runtimes": runtime_versions(),
         "peers": peers,
     }
 

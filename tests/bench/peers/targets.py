@@ -1,9 +1,9 @@
-"""What a run has to show, and whether this one does. The ratios are medians over the rounds."""
+"""The targets of a run, and whether it met them. Ratios are medians over the rounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.bench.peers.entrants import ENTRANTS
+from tests.bench.peers.configs import CONTENDERS
 from tests.bench.peers.results import Results
 
 AT_LEAST, AT_MOST, BELOW, ABOVE = "≥", "≤", "<", ">"
@@ -11,16 +11,16 @@ AT_LEAST, AT_MOST, BELOW, ABOVE = "≥", "≤", "<", ">"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One line of the first table."""
+    """One row of the table of targets."""
 
-    says: str
+    description: str
     relation: str
     wanted: float
     measured: float | None
 
     @property
     def is_met(self) -> bool | None:
-        """None where it was not measured."""
+        """Return None if it was not measured."""
         if self.measured is None:
             return None
         return {
@@ -36,9 +36,9 @@ def targets(results: Results) -> list[Target]:
 
 
 def _drain(results: Results) -> Iterator[Target]:
-    def against(says: str, ours: str, other: str, wanted: float) -> Target:
+    def against(description: str, ours: str, other: str, wanted: float) -> Target:
         ratio = results.ratio(("drain", ours, "jobs_per_s"), [("drain", other, "jobs_per_s")], max)
-        return Target(says=says, relation=AT_LEAST, wanted=wanted, measured=ratio)
+        return Target(description=description, relation=AT_LEAST, wanted=wanted, measured=ratio)
 
     yield against("Drain, history kept, against tuned graphile-worker", "awa", "graphile", 1.3)
     yield against("Drain, history kept, against tuned pgqueuer", "awa", "pgqueuer", 3)
@@ -50,17 +50,23 @@ def _drain(results: Results) -> Iterator[Target]:
 
 
 def _latency(results: Results) -> Iterator[Target]:
-    for workload, where in (("latency", "on an idle queue"), ("steady", "at a steady 500 jobs/s")):
+    for workload, load in (("latency", "on an idle queue"), ("steady", "at a steady 500 jobs/s")):
         peers = _peers(results, workload)
 
         def against(figure: str, workload: str = workload, peers: list[str] = peers) -> float | None:
             return results.ratio((workload, "awa", figure), [(workload, peer, figure) for peer in peers], min)
 
         yield Target(
-            says=f"Pickup {where}, p50, against the best peer", relation=AT_MOST, wanted=0.5, measured=against("p50_ms")
+            description=f"Pickup {load}, p50, against the best peer",
+            relation=AT_MOST,
+            wanted=0.5,
+            measured=against("p50_ms"),
         )
         yield Target(
-            says=f"Pickup {where}, p99, against the best peer", relation=BELOW, wanted=1, measured=against("p99_ms")
+            description=f"Pickup {load}, p99, against the best peer",
+            relation=BELOW,
+            wanted=1,
+            measured=against("p99_ms"),
         )
 
 
@@ -72,19 +78,19 @@ def _enqueue(results: Results) -> Iterator[Target]:
 
     bulk_peers = _peers(results, "enqueue-bulk")
     yield Target(
-        says="Enqueue one by one, against a plain INSERT … RETURNING",
+        description="Enqueue one by one, against a plain INSERT … RETURNING",
         relation=AT_LEAST,
         wanted=0.9,
         measured=against("enqueue-one", ["limit"]),
     )
     yield Target(
-        says="Enqueue in bulk, against a plain COPY",
+        description="Enqueue in bulk, against a plain COPY",
         relation=AT_LEAST,
         wanted=0.6,
         measured=against("enqueue-bulk", ["limit"]),
     )
     yield Target(
-        says="Enqueue in bulk, against the best peer",
+        description="Enqueue in bulk, against the best peer",
         relation=ABOVE,
         wanted=1,
         measured=against("enqueue-bulk", bulk_peers),
@@ -94,15 +100,17 @@ def _enqueue(results: Results) -> Iterator[Target]:
 def _staying_fast(results: Results) -> Iterator[Target]:
     thirds = results.medians("pinned", "awa", "thirds")
     yield Target(
-        says="Pinned snapshot, the last third against the first",
+        description="Pinned snapshot, the last third against the first",
         relation=AT_LEAST,
         wanted=0.9,
         measured=thirds[-1] / thirds[0] if thirds else None,
     )
     for rows in ("1,000,000 completed", "1,000,000 scheduled"):
         ratio = results.ratio(("growth", f"awa:{rows}", "jobs_per_s"), [("growth", "awa:empty", "jobs_per_s")], max)
-        yield Target(says=f"Drain with {rows} rows, against none", relation=AT_LEAST, wanted=0.95, measured=ratio)
+        yield Target(
+            description=f"Drain with {rows} rows, against none", relation=AT_LEAST, wanted=0.95, measured=ratio
+        )
 
 
 def _peers(results: Results, workload: str) -> list[str]:
-    return [key for key in results.keys(workload) if ENTRANTS[key.partition(":")[0]].is_peer]
+    return [key for key in results.keys(workload) if CONTENDERS[key.partition(":")[0]].is_peer]

@@ -1,4 +1,4 @@
-"""awa through the same kit as its peers: for latencies, which depend on how they are measured."""
+"""awa with the same kit as its peers, for latencies, which depend on how they are measured."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ from tests.bench.peers.kit.main import main
 
 
 class AwaClient:
-    """Enqueues through the app."""
+    """Enqueue with the app."""
 
     def __init__(self, app: awa.App) -> None:
         async def noop(n: int) -> None: ...

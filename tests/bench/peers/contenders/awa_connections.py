@@ -1,6 +1,6 @@
-"""awa, each producer on a connection of its own, as those have that enqueue in their own transactions.
+"""awa with a connection for each producer, as in programs that enqueue in their own transactions.
 
-Nothing is gathered from several of them into one commit.
+There is no group commit of several producers.
 """
 
 from collections.abc import AsyncIterator
@@ -31,9 +31,9 @@ class AwaConnections(Awa):
     @asynccontextmanager
     async def client(self, connections: int) -> AsyncIterator[Client]:
         async with AsyncExitStack() as stack:
-            own = [await stack.enter_async_context(connected(self.url)) for _ in range(connections)]
+            own_connections = [await stack.enter_async_context(connected(self.url)) for _ in range(connections)]
             app = await stack.enter_async_context(awa.App(self.url))
-            yield ConnectionsClient(app, own)
+            yield ConnectionsClient(app, own_connections)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """awa-pg with its queue storage: one logical queue in four partitions, and COPY for bulk.
 
-Four physical queues have a dispatcher each; its documentation calls this the way to drain one hot queue.
+Each of the four physical queues has a dispatcher; its documentation recommends this to drain one hot queue.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class AwaPgClient:
 
 
 class AwaPg(Contender):
-    # Its view awa.jobs answers this too, but takes seconds for it. A segment of the ring goes away whole, with both.
+    # Its view awa.jobs would show this too, but takes seconds. A segment of the ring is removed as a whole, with both.
     UNFINISHED = """
         SELECT (SELECT count(*) FROM awa.ready_entries)
              > (SELECT coalesce(sum(completed_count), 0) FROM awa.receipt_completion_batches)

@@ -1,7 +1,7 @@
-"""chancy with the executor for asyncio, uvloop, and without the plugins that it does not need here.
+"""chancy with the executor for asyncio, uvloop, and no plugins.
 
-`eager_polling` fetches again as soon as a job ends instead of once in a polling interval; a worker's outcomes go out
-every `send_outgoing_interval`, a second unless told otherwise.
+`eager_polling` fetches as soon as a job ends instead of once per polling interval. A worker sends its outcomes every
+`send_outgoing_interval`, by default once a second.
 """
 
 import logging
@@ -19,7 +19,7 @@ CONCURRENCY = 1000
 OUTGOING_S = 0.1
 QUIET = logging.getLogger("chancy")
 
-handler: list[OnStart] = []  # chancy imports its jobs by name: a module's function cannot close over anything
+handler: list[OnStart] = []  # chancy imports its jobs by name, so they cannot be closures
 
 
 async def noop(*, n: int) -> None:

@@ -7,8 +7,8 @@ const pg = load("pg");
 const quiet = new Logger(() => () => {});
 const tuned = JSON.parse(process.argv[3] ?? "{}").tuned ?? true;
 
-// A claim fills the local queue, and the next one waits until it is empty: the larger, the fewer pauses. Completions are
-// not awaited by the workers, so that a delay makes batches large and holds nobody back.
+// A claim fills the local queue, and the next one waits until it is empty: the larger the queue, the fewer pauses. Workers
+// do not wait for completions, so a delay makes batches larger without slowing the workers down.
 const TUNED = {
   concurrentJobs: 24,
   maxPoolSize: 10,

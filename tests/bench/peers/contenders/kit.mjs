@@ -1,12 +1,12 @@
-// The workloads for contenders on Node: the twin of kit/, measured the same way.
+// The workloads for contenders on Node: the counterpart of kit/, measured the same way.
 //
-// A contender has: unfinished (SQL: whether a job waits or runs), install(), client(connections) with enqueue(n),
-// enqueueMany(numbers) and close(), and worker(onStart), which gives back a function that stops it.
+// A contender has: unfinished (SQL query: is a job waiting or running?), install(), client(connections) with enqueue(n),
+// enqueueMany(numbers) and close(), and worker(onStart), which returns a function that stops it.
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 
-// The packages are installed outside of the tree, where an import would not find them.
+// The packages are installed outside the tree, where an import does not find them.
 export const load = createRequire(`${process.env.BENCH_NODE}/`);
 const pg = load("pg");
 
@@ -16,9 +16,9 @@ const ms = (ns) => Number(ns) / 1e6;
 export const sleep = (millis) => new Promise((resolve) => setTimeout(resolve, millis));
 
 const BATCH = 10_000;
-const POLL_MS = 5;
-const CLOSING_TIMEOUT_MS = 60_000;
-const PATIENCE_MS = 10_000; // who has not started every job by then is far behind
+const POLL_INTERVAL_MS = 5;
+const FINISH_TIMEOUT_MS = 60_000;
+const START_TIMEOUT_MS = 10_000; // after this, percentiles are of the jobs that have started
 
 async function connected(use) {
   const connection = new pg.Client({ connectionString: url });
@@ -50,7 +50,7 @@ function numbers(first, end) {
 }
 
 // A seeded generator (mulberry32): the same arrivals in each round.
-function chance(seed) {
+function randomGenerator(seed) {
   return () => {
     seed = (seed + 0x6d2b79f5) | 0;
     let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
@@ -93,7 +93,7 @@ async function drain(contender, { jobs, pinned = false, timeout_s = 120 }) {
       pin = new pg.Client({ connectionString: url });
       await pin.connect();
       await pin.query("BEGIN ISOLATION LEVEL REPEATABLE READ");
-      await pin.query("SELECT count(*) FROM pg_class"); // the snapshot is taken by the first statement
+      await pin.query("SELECT count(*) FROM pg_class"); // the first statement takes the snapshot
     }
     const before = await walPosition(connection);
     const starts = [];
@@ -107,10 +107,10 @@ async function drain(contender, { jobs, pinned = false, timeout_s = 120 }) {
       if (starts.length === jobs) allStarted();
     });
     await all;
-    const until = Date.now() + CLOSING_TIMEOUT_MS;
+    const until = Date.now() + FINISH_TIMEOUT_MS;
     while (await value(connection, contender.unfinished)) {
       if (Date.now() > until) throw new Error("jobs are still unfinished long after the last handler");
-      await sleep(POLL_MS);
+      await sleep(POLL_INTERVAL_MS);
     }
     const end = now();
     await stop();
@@ -134,12 +134,12 @@ async function enqueue(
   { mode, jobs, per_call = BATCH, producers = 32, connections = 10, worker = false },
 ) {
   await contender.install();
-  const beside = worker ? await workerProcess({}) : undefined;
+  const workerChild = worker ? await workerProcess({}) : undefined;
   const client = await contender.client(mode === "producers" ? connections : 1);
   for (let number = 0; number < 50; number++) await client.enqueue(number);
   if (mode === "producers") await produce(client, 5 * producers, producers);
   await connected((connection) => settle(connection, { vacuum: false }));
-  const begun = now();
+  const startedAt = now();
   if (mode === "one") {
     for (let number = 0; number < jobs; number++) await client.enqueue(number);
   } else if (mode === "bulk") {
@@ -147,9 +147,9 @@ async function enqueue(
   } else {
     await produce(client, jobs, producers);
   }
-  const seconds = Number(now() - begun) / 1e9;
+  const seconds = Number(now() - startedAt) / 1e9;
   await client.close();
-  await beside?.stop();
+  await workerChild?.stop();
   return { jobs, seconds, jobs_per_s: jobs / seconds };
 }
 
@@ -163,9 +163,9 @@ async function warmUp(client) {
 }
 
 async function latency(contender, { jobs, seed = 1 }) {
-  const random = chance(seed);
+  const random = randomGenerator(seed);
   await contender.install();
-  const beside = await workerProcess({ expect: jobs });
+  const workerChild = await workerProcess({ expect: jobs });
   const client = await contender.client(1);
   await warmUp(client);
   const acknowledged = new Map();
@@ -174,56 +174,56 @@ async function latency(contender, { jobs, seed = 1 }) {
     acknowledged.set(number, now());
     await sleep(15 + 10 * random());
   }
-  const started = await beside.starts(PATIENCE_MS);
+  const started = await workerChild.starts(START_TIMEOUT_MS);
   await client.close();
-  await beside.stop();
+  await workerChild.stop();
   return { jobs, ...latencies(acknowledged, started) };
 }
 
 async function steady(contender, { rate, seconds, connections = 10, seed = 1 }) {
-  const random = chance(seed);
-  const moments = [];
-  for (let moment = 0; (moment += -Math.log(1 - random()) / rate) < seconds; ) moments.push(moment);
-  const jobs = moments.length;
+  const random = randomGenerator(seed);
+  const times = [];
+  for (let time = 0; (time += -Math.log(1 - random()) / rate) < seconds; ) times.push(time);
+  const jobs = times.length;
   await contender.install();
-  const beside = await workerProcess({ expect: jobs });
+  const workerChild = await workerProcess({ expect: jobs });
   const client = await contender.client(connections);
   await warmUp(client);
   const acknowledged = new Map();
-  const begun = now();
+  const startedAt = now();
   const sending = [];
-  for (const [number, moment] of moments.entries()) {
-    const ahead = moment * 1000 - ms(now() - begun);
+  for (const [number, time] of times.entries()) {
+    const ahead = time * 1000 - ms(now() - startedAt);
     if (ahead > 0) await sleep(ahead);
     sending.push(client.enqueue(number).then(() => acknowledged.set(number, now())));
   }
   await Promise.all(sending);
-  const started = await beside.starts(PATIENCE_MS);
+  const started = await workerChild.starts(START_TIMEOUT_MS);
   await client.close();
-  await beside.stop();
-  let last = begun;
+  await workerChild.stop();
+  let last = startedAt;
   for (const at of started.values()) if (at > last) last = at;
-  const behind = ms(last - begun) / 1000 - moments.at(-1);
+  const behind = ms(last - startedAt) / 1000 - times.at(-1);
   const keptUp = started.size === jobs && behind <= Math.max(0.25, 0.05 * seconds);
   return { jobs, kept_up: keptUp, ...latencies(acknowledged, started) };
 }
 
-// The role of the worker process: says "ready", then when each job started, and ends with its standard input.
-async function beAWorker(contender, { expect = 0 }) {
+// Run the worker process: print "ready", then the start times, and exit when standard input is closed.
+async function runWorker(contender, { expect = 0 }) {
   const started = [];
   let closed = false;
-  const tell = () => console.log(JSON.stringify(started));
+  const printStarts = () => console.log(JSON.stringify(started));
   const stop = await contender.worker((number) => {
     if (number < 0) return;
     started.push([number, now().toString()]);
-    if (started.length === expect && !closed) tell();
+    if (started.length === expect && !closed) printStarts();
   });
   await sleep(500);
   console.log("ready");
   process.stdin.resume();
   await new Promise((resolve) => process.stdin.on("end", resolve));
   closed = true;
-  if (started.length < expect) tell();
+  if (started.length < expect) printStarts();
   await Promise.race([stop(), sleep(5000)]);
   process.exit(0);
 }
@@ -250,11 +250,11 @@ async function workerProcess(params) {
   };
 }
 
-const WORKLOADS = { drain, enqueue, latency, steady, worker: beAWorker };
+const WORKLOADS = { drain, enqueue, latency, steady, worker: runWorker };
 
 export async function main(contender) {
   const [workload, params] = process.argv.slice(2);
-  const answer = await WORKLOADS[workload](contender, JSON.parse(params));
-  console.log(JSON.stringify(answer));
+  const result = await WORKLOADS[workload](contender, JSON.parse(params));
+  console.log(JSON.stringify(result));
   process.exit(0);
 }

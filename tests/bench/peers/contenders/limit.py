@@ -1,7 +1,7 @@
-"""The limit: what PostgreSQL does in awa's own tables for bare SQL, with nobody to run a handler.
+"""The limit: plain SQL on awa's own tables, without handlers.
 
-Two connections overlap: one claims (asynchronous commit), the other one completes what was claimed. Whatever a worker
-adds to that, handlers and everything around them, can only be slower. Enqueues are bare INSERT … RETURNING and COPY.
+Two connections work concurrently: one claims (asynchronous commit), the other completes the claimed jobs. A worker does
+the same and calls handlers, so it can only be slower. Enqueues are plain INSERT … RETURNING and COPY.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from awa_py.db.schema import Schema
 from tests.bench.peers.kit.database import connected, pinned_snapshot, settle, wal_position
 from tests.bench.peers.kit.statistics import thirds
 
-BATCH = 500
-BATCHES_AHEAD = 4
-SLACK = 2000
+BATCH_SIZE = 500
+MAX_QUEUED_BATCHES = 4
+CURSOR_SLACK = 2000
 
 CLAIM = """
     WITH gone AS (
@@ -48,7 +48,7 @@ COMPLETE = """
     SELECT {carried}, lease, attempt, worker_id, attempted_at FROM ended
 """
 INSERT = "INSERT INTO awa.ready (kind, args) VALUES ('noop', $1::text::jsonb) RETURNING id"
-# The columns that a job carries from table to table, whatever the schema's version.
+# The columns that ready, running and completed share, in any version of the schema.
 CARRIED = """
     SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute a
     WHERE attrelid = 'awa.ready'::regclass AND attnum > 0 AND NOT attisdropped
@@ -70,16 +70,16 @@ async def drain(url: str, *, jobs: int, pinned: bool = False) -> dict[str, Any]:
         completer = await asyncpg.connect(url, server_settings=STABLE_PLAN_SETTINGS)
         before = await wal_position(admin)
         claims_ns: list[int] = []
-        claimed: asyncio.Queue[list[Any]] = asyncio.Queue(BATCHES_AHEAD)
+        claimed: asyncio.Queue[list[Any]] = asyncio.Queue(MAX_QUEUED_BATCHES)
 
         async def claim() -> None:
             statement = await claimer.prepare(CLAIM.format(carried=carried))
-            worker, above, taken = uuid.uuid4(), 0, 0
-            while taken < jobs:
-                rows = await statement.fetch(above, BATCH, worker)
+            worker, above, count = uuid.uuid4(), 0, 0
+            while count < jobs:
+                rows = await statement.fetch(above, BATCH_SIZE, worker)
                 claims_ns.extend([time.monotonic_ns()] * len(rows))
-                above = max(0, max((row[4] for row in rows), default=0) - SLACK)
-                taken += len(rows)
+                above = max(0, max((row[4] for row in rows), default=0) - CURSOR_SLACK)
+                count += len(rows)
                 await claimed.put(rows)
 
         async def complete() -> None:
@@ -92,9 +92,9 @@ async def drain(url: str, *, jobs: int, pinned: bool = False) -> dict[str, Any]:
                 await statement.fetch([row[0] for row in rows], [row[1] for row in rows])
                 done += len(rows)
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await asyncio.gather(claim(), complete())
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         written = await wal_position(admin) - before
         await claimer.close()
         await completer.close()
@@ -120,12 +120,12 @@ async def enqueue(url: str, *, mode: str, jobs: int, per_call: int = 10_000, pro
             for number in range(share):
                 await statement.fetchval(f'{{"n": {number}}}')
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for records in calls:
             await _copy(connections[0], records)
         if mode != "bulk":
             await asyncio.gather(*(insert(connection, jobs // len(connections)) for connection in connections))
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
     return {"jobs": jobs, "seconds": seconds, "jobs_per_s": jobs / seconds}
 
 
@@ -142,8 +142,8 @@ async def main() -> None:
     await migrations.migrate(Database(url, Schema()))
     async with connected(url) as connection:
         await connection.fetchval("SELECT awa.create_day_partitions('completed', 1)")
-    answer = await (drain(url, **params) if workload == "drain" else enqueue(url, **params))
-    print(json.dumps(answer), flush=True)
+    result = await (drain(url, **params) if workload == "drain" else enqueue(url, **params))
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-// pg-boss: batches of 1,000 by several workers of one process, since each sleeps out its polling interval.
+// pg-boss: batches of 1,000 with several workers in one process, because each worker sleeps for its polling interval.
 //
-// It has no notifications: half a second is the shortest interval that it accepts.
+// It has no notifications; half a second is the shortest interval that it accepts.
 import { load, main, url } from "./kit.mjs";
 
 const PgBoss = load("pg-boss");

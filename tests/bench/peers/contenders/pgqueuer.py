@@ -1,7 +1,7 @@
 """pgqueuer with asyncpg: batches of 500, a pool of 10.
 
-Its claims and its log flushes share one pool, and its log buffer flushes at batch_size jobs: a batch of 500 makes both
-cheap, and ten connections let them overlap. Its log table keeps a row of each finished job: history is kept, in part.
+Its claims and log flushes share one pool, and its log buffer is flushed at batch_size jobs: a batch of 500 makes both
+cheap, and ten connections let them overlap. Its log table keeps a row of each finished job, without the payload.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ BATCH = 500
 POOL = 10
 
 
-async def keep(connection: Any) -> None:
-    """asyncpg's pool resets a connection after each use, in a round trip of its own; nothing here needs it."""
+async def skip_reset(connection: Any) -> None:
+    """Do not reset connections: asyncpg's pool would need a round trip for that after each use."""
 
 
 class PgqueuerClient:
@@ -52,7 +52,9 @@ class Pgqueuer(Contender):
             yield PgqueuerClient(Queries.from_asyncpg_connection(connection))
             await connection.close()
         else:
-            async with asyncpg.create_pool(self.url, min_size=connections, max_size=connections, reset=keep) as pool:
+            async with asyncpg.create_pool(
+                self.url, min_size=connections, max_size=connections, reset=skip_reset
+            ) as pool:
                 yield PgqueuerClient(Queries.from_asyncpg_pool(pool))
 
     @asynccontextmanager
@@ -60,7 +62,7 @@ class Pgqueuer(Contender):
         async def noop(job: Any) -> None:
             on_start(int(job.payload[6:-1]))
 
-        async with asyncpg.create_pool(self.url, min_size=POOL, max_size=POOL, reset=keep) as pool:
+        async with asyncpg.create_pool(self.url, min_size=POOL, max_size=POOL, reset=skip_reset) as pool:
             manager = QueueManager(Queries.from_asyncpg_pool(pool))
             manager.entrypoint("noop")(noop)
             running = asyncio.create_task(manager.run(batch_size=BATCH))

@@ -1,7 +1,7 @@
 """procrastinate with psycopg (the compiled one) and uvloop.
 
-It claims and finishes one job a statement, so that the only lever is how many of them overlap: a pool that is larger
-than PostgreSQL has cores only adds contention for the queue's head.
+It claims and finishes one job per statement, so only the number of concurrent statements can be tuned. A pool much
+larger than the number of cores only adds contention at the head of the queue.
 """
 
 import asyncio

@@ -1,15 +1,15 @@
-"""What a contender has to say of itself; the workloads do the rest."""
+"""The interface that a contender implements for the workloads."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol
 
-OnStart = Callable[[int], None]  # a handler calls it first, with the number that its job carries
+OnStart = Callable[[int], None]  # called first by the handler, with the number of the job
 
 
 class Client(Protocol):
-    """How this queue's users enqueue. Returns once PostgreSQL has acknowledged the commit."""
+    """Enqueue jobs as users of the queue do. Return when PostgreSQL has acknowledged the commit."""
 
     async def enqueue(self, number: int) -> Any: ...
 
@@ -17,22 +17,22 @@ class Client(Protocol):
 
 
 class Contender(ABC):
-    """One queue, set up as its documentation and its source say is best."""
+    """One queue, configured as its documentation and source recommend."""
 
     UNFINISHED: ClassVar[str]
-    """SQL: whether a job waits or runs."""
+    """SQL query: is a job waiting or running?"""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     @abstractmethod
     async def install(self) -> None:
-        """Makes the schema in an empty database."""
+        """Create the schema in an empty database."""
 
     @abstractmethod
     def client(self, connections: int) -> AbstractAsyncContextManager[Client]:
-        """A client with at most so many connections; with one, it is a plain connection where that is faster."""
+        """Open a client with at most this many connections; for 1, a plain connection if that is faster."""
 
     @abstractmethod
     def worker(self, on_start: OnStart) -> AbstractAsyncContextManager[None]:
-        """A worker that works for as long as the context is open."""
+        """Run a worker while the context is open."""

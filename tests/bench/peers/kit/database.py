@@ -1,4 +1,4 @@
-"""The measurer's own connection: it prepares, pins, polls and weighs, beside whatever the contender does."""
+"""Helpers for the benchmark's own connection, which is separate from the contender's."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-POLL_S = 0.005
+POLL_INTERVAL_S = 0.005
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def connected(url: str) -> AsyncIterator[Any]:
 
 
 async def settle(connection: Any, *, vacuum: bool) -> None:
-    """Leaves nothing to do for the server's background processes that could fall into the measured time."""
+    """Vacuum and checkpoint now, so that background processes do not do it during the measurement."""
     if vacuum:
         await connection.execute("VACUUM ANALYZE")
     await connection.execute("CHECKPOINT")
@@ -31,19 +31,19 @@ async def wal_position(connection: Any) -> int:
     return int(await connection.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
 
 
-async def until_finished(connection: Any, unfinished: str, timeout_s: float) -> int:
-    """Waits until nothing is left, and answers when that was (monotonic, ns)."""
-    until = time.monotonic() + timeout_s
+async def wait_until_finished(connection: Any, unfinished: str, timeout_s: float) -> int:
+    """Wait until all jobs are finished, and return the time (monotonic, ns)."""
+    deadline = time.monotonic() + timeout_s
     while await connection.fetchval(unfinished):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise TimeoutError(f"jobs are still unfinished {timeout_s:.0f} s after the last handler")
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
     return time.monotonic_ns()
 
 
 @asynccontextmanager
 async def pinned_snapshot(url: str) -> AsyncIterator[None]:
-    """Somebody's long transaction: until it ends, vacuum may not remove what died after its snapshot."""
+    """Hold a long transaction open: until it ends, vacuum cannot remove rows that died after its snapshot."""
     async with connected(url) as connection, connection.transaction(isolation="repeatable_read"):
-        await connection.fetchval("SELECT count(*) FROM pg_class")  # the snapshot is taken by the first statement
+        await connection.fetchval("SELECT count(*) FROM pg_class")  # the first statement takes the snapshot
         yield

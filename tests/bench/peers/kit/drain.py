@@ -1,4 +1,4 @@
-"""How fast a backlog goes: from the first handler's start to the moment when every job is durably finished."""
+"""The drain rate: from the first handler's start until every job is durably finished."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from tests.bench.peers.kit.contender import Contender
-from tests.bench.peers.kit.database import connected, pinned_snapshot, settle, until_finished, wal_position
+from tests.bench.peers.kit.database import connected, pinned_snapshot, settle, wait_until_finished, wal_position
 from tests.bench.peers.kit.statistics import thirds
 
 BATCH = 10_000
-CLOSING_TIMEOUT_S = 60.0
+FINISH_TIMEOUT_S = 60.0
 
 
 async def drain(contender: Contender, *, jobs: int, pinned: bool = False, timeout_s: float = 120.0) -> dict[str, Any]:
@@ -35,7 +35,7 @@ async def drain(contender: Contender, *, jobs: int, pinned: bool = False, timeou
         before = await wal_position(connection)
         async with contender.worker(on_start):
             await asyncio.wait_for(all_started.wait(), timeout_s)
-            end_ns = await until_finished(connection, contender.UNFINISHED, CLOSING_TIMEOUT_S)
+            end_ns = await wait_until_finished(connection, contender.UNFINISHED, FINISH_TIMEOUT_S)
         written = await wal_position(connection) - before
 
     seconds = (end_ns - min(starts_ns)) / 1e9

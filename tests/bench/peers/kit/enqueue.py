@@ -1,4 +1,4 @@
-"""How fast jobs come in: one by one, in bulk, from many producers at once."""
+"""The enqueue rate: one by one, in bulk, and with concurrent producers."""
 
 import asyncio
 import time
@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.bench.peers.kit.contender import Client, Contender
 from tests.bench.peers.kit.database import connected, settle
-from tests.bench.peers.kit.roles import WorkerProcess
+from tests.bench.peers.kit.worker_process import WorkerProcess
 
-WARM_UP = 50
-WARM_UP_EACH = 5
+WARM_UP_JOBS = 50
+WARM_UP_PER_PRODUCER = 5
 
 
 async def enqueue(
@@ -23,19 +23,21 @@ async def enqueue(
     connections: int = 10,
     worker: bool = False,
 ) -> dict[str, Any]:
-    """`worker`: a worker process beside it, idle so far, that runs the jobs as they come."""
+    """Enqueue jobs. With `worker`, a worker process, idle before, runs them as they arrive."""
     await contender.install()
     async with AsyncExitStack() as stack:
         if worker:
             await stack.enter_async_context(WorkerProcess(contender, {}))
         client = await stack.enter_async_context(contender.client(connections if mode == "producers" else 1))
-        for number in range(WARM_UP):
+        for number in range(WARM_UP_JOBS):
             await client.enqueue(number)
         if mode == "producers":
-            await _produce(client, WARM_UP_EACH * producers, producers)  # every connection has prepared its statement
+            await _produce(
+                client, WARM_UP_PER_PRODUCER * producers, producers
+            )  # so that every connection has prepared its statement
         connection = await stack.enter_async_context(connected(contender.url))
         await settle(connection, vacuum=False)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         if mode == "one":
             for number in range(jobs):
                 await client.enqueue(number)
@@ -44,7 +46,7 @@ async def enqueue(
                 await client.enqueue_many(range(first, min(first + per_call, jobs)))
         else:
             await _produce(client, jobs, producers)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
     return {"jobs": jobs, "seconds": seconds, "jobs_per_s": jobs / seconds}
 
 

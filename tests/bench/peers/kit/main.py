@@ -1,4 +1,4 @@
-"""A contender's command line: WORKLOAD and its parameters as JSON; answers with one line of JSON."""
+"""A contender's command line: WORKLOAD and its parameters as JSON. Prints the result as one line of JSON."""
 
 import json
 import os
@@ -12,19 +12,19 @@ from tests.bench.peers.kit.contender import Contender
 from tests.bench.peers.kit.drain import drain
 from tests.bench.peers.kit.enqueue import enqueue
 from tests.bench.peers.kit.latency import latency, steady
-from tests.bench.peers.kit.roles import be_a_worker
+from tests.bench.peers.kit.worker_process import run_worker
 
 WORKLOADS: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any] | None]]] = {
     "drain": drain,
     "enqueue": enqueue,
     "latency": latency,
     "steady": steady,
-    "worker": be_a_worker,
+    "worker": run_worker,
 }
 
 
 def main(contender: type[Contender]) -> None:
     workload, params = sys.argv[1], json.loads(sys.argv[2])
-    answer = uvloop.run(WORKLOADS[workload](contender(os.environ["BENCH_DATABASE_URL"]), **params))
-    if answer is not None:
-        print(json.dumps(answer), flush=True)
+    result = uvloop.run(WORKLOADS[workload](contender(os.environ["BENCH_DATABASE_URL"]), **params))
+    if result is not None:
+        print(json.dumps(result), flush=True)

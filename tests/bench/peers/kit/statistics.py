@@ -1,4 +1,4 @@
-"""Figures from clock readings, computed the same way for each contender."""
+"""Statistics of start times, computed the same way for each contender."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile of values in ascending order."""
+    """Return the nearest-rank percentile of sorted values."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def latencies(acknowledged_ns: dict[int, int], started_ns: dict[int, int]) -> dict[str, Any]:
-    """Percentiles of start - acknowledgement. Below zero where a worker was faster than the acknowledgement."""
+    """Return percentiles of the time from acknowledgement to start. It is negative if the worker was faster."""
     waits = sorted((started_ns[n] - acknowledged_ns[n]) / 1e6 for n in acknowledged_ns if n in started_ns)
     if not waits:
         return {"measured": 0}
@@ -25,7 +25,7 @@ def latencies(acknowledged_ns: dict[int, int], started_ns: dict[int, int]) -> di
 
 
 def thirds(starts_ns: Sequence[int]) -> list[float]:
-    """The rate of each third of the handlers' starts, jobs/s."""
+    """Return the rate of each third of the handlers' starts in jobs/s."""
     ordered = sorted(starts_ns)
     cuts = [0, len(ordered) // 3, 2 * len(ordered) // 3, len(ordered) - 1]
     return [

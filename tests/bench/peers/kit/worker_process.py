@@ -1,4 +1,4 @@
-"""The worker in a process of its own: started by the producer, told to end by closing its standard input."""
+"""The worker process: started by the producer, and stopped by closing its standard input."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ from tests.bench.peers.kit.contender import Contender
 READY_TIMEOUT_S = 30.0
 
 
-async def be_a_worker(contender: Contender, *, expect: int = 0) -> dict[str, Any] | None:
-    """Says "ready", works until standard input ends, and says when each job started as soon as all have."""
+async def run_worker(contender: Contender, *, expect: int = 0) -> dict[str, Any] | None:
+    """Print "ready", and the start times when all jobs have started; run until standard input is closed."""
     started: dict[int, int] = {}
     all_started = asyncio.Event()
 
@@ -27,7 +27,7 @@ async def be_a_worker(contender: Contender, *, expect: int = 0) -> dict[str, Any
     loop = asyncio.get_running_loop()
     closed = loop.run_in_executor(None, sys.stdin.read)
     async with contender.worker(on_start):
-        await asyncio.sleep(0.5)  # "started" often means "starting": let it connect and listen
+        await asyncio.sleep(0.5)  # some workers are not connected yet when they report to be started
         print("ready", flush=True)
         finished = asyncio.ensure_future(all_started.wait())
         await asyncio.wait([finished, closed], return_when=asyncio.FIRST_COMPLETED)
@@ -38,7 +38,7 @@ async def be_a_worker(contender: Contender, *, expect: int = 0) -> dict[str, Any
 
 
 class WorkerProcess:
-    """A context in which a worker process of the same contender runs."""
+    """Run a worker process of the same contender while the context is open."""
 
     def __init__(self, contender: Contender, params: dict[str, Any]) -> None:
         self._module = type(contender).__module__
@@ -61,7 +61,7 @@ class WorkerProcess:
         return self
 
     async def starts(self, timeout_s: float) -> dict[int, int]:
-        """When each job started (monotonic, ns); of those that did within the time."""
+        """Return the start times (monotonic, ns) of the jobs that started within the timeout."""
         assert self._process.stdout is not None
         assert self._process.stdin is not None
         reading = asyncio.ensure_future(self._process.stdout.readline())

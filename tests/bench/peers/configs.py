@@ -1,18 +1,18 @@
-"""Who takes part, how each is started, and in which configuration."""
+"""The contenders: how each is started, and with which configuration."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entrant:
-    """One contender in one configuration."""
+class ContenderConfig:
+    """A contender with one configuration."""
 
     name: str
     label: str
-    runtime: str  # "awa", "own" (our interpreter), "pip" or "npm"
+    runtime: str  # "awa", "own" (this interpreter), "pip" or "npm"
     program: str  # a module of `contenders`, or a script there
-    package: str = ""  # its pins, where it has an installation of its own
+    package: str = ""  # the name of its pins, if it has its own installation
     extra: dict[str, Any] = field(default_factory=dict)
     configuration: str
 
@@ -21,17 +21,17 @@ class Entrant:
         return self.runtime in ("pip", "npm")
 
 
-ENTRANTS = {
-    entrant.name: entrant
-    for entrant in (
-        Entrant(
+CONTENDERS = {
+    config.name: config
+    for config in (
+        ContenderConfig(
             name="awa",
             label="awa",
             runtime="awa",
             program="awa",
             configuration="Every setting at its default, history kept, handlers are coroutines.",
         ),
-        Entrant(
+        ContenderConfig(
             name="awa-discard",
             label="awa, retention 0",
             runtime="awa",
@@ -39,7 +39,7 @@ ENTRANTS = {
             extra={"discard": True},
             configuration="The same, but a completed job is deleted, as graphile-worker does.",
         ),
-        Entrant(
+        ContenderConfig(
             name="awa-batch",
             label="awa, batch handlers",
             runtime="awa",
@@ -47,14 +47,14 @@ ENTRANTS = {
             extra={"batch": True},
             configuration='A handler of `batch=500, linger="50ms"` receives up to 500 jobs in a call. History kept.',
         ),
-        Entrant(
+        ContenderConfig(
             name="awa-connections",
             label="awa, 32 connections",
             runtime="own",
             program="awa_connections",
             configuration="Each of the 32 producers enqueues through its own connection (`connection=`).",
         ),
-        Entrant(
+        ContenderConfig(
             name="limit",
             label="the limit (plain SQL)",
             runtime="own",
@@ -65,7 +65,7 @@ ENTRANTS = {
                 "producer, and COPY of tuples built beforehand."
             ),
         ),
-        Entrant(
+        ContenderConfig(
             name="graphile",
             label="graphile-worker, tuned",
             runtime="npm",
@@ -77,7 +77,7 @@ ENTRANTS = {
                 "`failJobBatchDelay` 25 ms, a pool of 10. Finished jobs are deleted: it has no history."
             ),
         ),
-        Entrant(
+        ContenderConfig(
             name="graphile-default",
             label="graphile-worker, as documented",
             runtime="npm",
@@ -86,7 +86,7 @@ ENTRANTS = {
             extra={"tuned": False},
             configuration="The defaults: no local queue and no batching; `concurrentJobs` 24, a pool of 25.",
         ),
-        Entrant(
+        ContenderConfig(
             name="pgqueuer",
             label="pgqueuer",
             runtime="pip",
@@ -97,7 +97,7 @@ ENTRANTS = {
                 "connection for the single producer. Finished jobs move to its log table, without their payload."
             ),
         ),
-        Entrant(
+        ContenderConfig(
             name="pg-boss",
             label="pg-boss",
             runtime="npm",
@@ -108,7 +108,7 @@ ENTRANTS = {
                 "notifications. Supervision and schedules off. Finished jobs are kept."
             ),
         ),
-        Entrant(
+        ContenderConfig(
             name="awa-pg",
             label="awa-pg",
             runtime="pip",
@@ -120,7 +120,7 @@ ENTRANTS = {
                 "uvloop. History kept."
             ),
         ),
-        Entrant(
+        ContenderConfig(
             name="chancy",
             label="chancy",
             runtime="pip",
@@ -131,7 +131,7 @@ ENTRANTS = {
                 "with its C extension, uvloop, no default plugins. History kept."
             ),
         ),
-        Entrant(
+        ContenderConfig(
             name="procrastinate",
             label="procrastinate",
             runtime="pip",

@@ -1,14 +1,14 @@
-"""Which plots there are: each from the medians of one workload."""
+"""The charts of the report, each from the medians of one workload."""
 
-from tests.bench.peers.entrants import ENTRANTS
-from tests.bench.peers.plot import Bar, Line, bars, lines
+from tests.bench.peers.configs import CONTENDERS
 from tests.bench.peers.results import Results
+from tests.bench.peers.svg import Bar, Line, bars, lines
 
-ENQUEUE_PLOT = {"enqueue-one": "one by one", "enqueue-producers": "32 producers", "enqueue-bulk": "bulk"}
+ENQUEUE_GROUPS = {"enqueue-one": "one by one", "enqueue-producers": "32 producers", "enqueue-bulk": "bulk"}
 
 
-def draw_figures(results: Results) -> dict[str, str]:
-    """Names of files, without their ending, and what is in them."""
+def draw_charts(results: Results) -> dict[str, str]:
+    """Return the SVG of each chart, by the name of its file without the extension."""
     return {
         "drain": _rates(results, "drain", "Drain", "jobs/s, one worker process; more is better"),
         "enqueue": _enqueue(results),
@@ -32,13 +32,13 @@ def _rates(results: Results, workload: str, title: str, subtitle: str) -> str:
 
 def _enqueue(results: Results) -> str:
     groups = {}
-    for workload, way in ENQUEUE_PLOT.items():
-        found = []
+    for workload, group in ENQUEUE_GROUPS.items():
+        rows = []
         for key in results.keys(workload):
             rate = results.median(workload, key, "jobs_per_s")
             if rate is not None:
-                found.append(Bar(label=_name(key), values=[rate], shown=f"{rate:,.0f}", role=_role(key)))
-        groups[way] = sorted(found, key=lambda row: -row.values[0])
+                rows.append(Bar(label=_name(key), values=[rate], shown=f"{rate:,.0f}", role=_role(key)))
+        groups[group] = sorted(rows, key=lambda row: -row.values[0])
     return bars("Enqueue", "jobs/s, logarithmic; more is better", groups, logarithmic=True)
 
 
@@ -53,25 +53,25 @@ def _latency(results: Results, workload: str, title: str) -> str:
 
 
 def _pinned(results: Results) -> str:
-    courses = []
+    series = []
     for key in results.keys("pinned"):
         thirds = results.medians("pinned", key, "thirds")
         if thirds:
             shares = [rate / thirds[0] for rate in thirds]
-            courses.append(Line(label=_name(key), values=shares, role=_role(key)))
+            series.append(Line(label=_name(key), values=shares, role=_role(key)))
     steps = ["first third", "second", "last"]
-    return lines("Pinned snapshot", "the rate of each third, against the first", steps, courses)
+    return lines("Pinned snapshot", "the rate of each third, against the first", steps, series)
 
 
 def _name(key: str) -> str:
-    """A contender's short name; of several runs of the same one, what tells them apart."""
+    """Return the short name of a contender, with the variant if it has several."""
     name, _, variant = key.partition(":")
     label = (
-        ENTRANTS[name].label.removesuffix(", tuned").removesuffix(" (plain SQL)").replace("as documented", "default")
+        CONTENDERS[name].label.removesuffix(", tuned").removesuffix(" (plain SQL)").replace("as documented", "default")
     )
     return f"{label}, {variant}" if variant else label
 
 
 def _role(key: str) -> str:
-    entrant = ENTRANTS[key.partition(":")[0]]
-    return "peer" if entrant.is_peer else "limit" if entrant.name == "limit" else "own"
+    config = CONTENDERS[key.partition(":")[0]]
+    return "peer" if config.is_peer else "limit" if config.name == "limit" else "own"

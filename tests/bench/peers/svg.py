@@ -1,4 +1,4 @@
-"""Bars and lines as SVG: enough for a page of figures, legible on light and on dark ground."""
+"""Bar charts and line charts as SVG, legible on light and dark backgrounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from html import escape
 from math import log10
 
 WIDTH = 760
-LABELS = 220  # the column of names
-FIGURES = 130  # room for the figure behind a bar
+LABEL_WIDTH = 220
+VALUE_WIDTH = 130  # for the value after a bar
 BAR, GAP, TOP, BOTTOM = 20, 8, 48, 16
 
 STYLE = """
@@ -29,7 +29,7 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One row: a name, and one or two figures."""
+    """One row: a label, and one or two values."""
 
     label: str
     values: Sequence[float]
@@ -39,7 +39,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One course over the steps."""
+    """One line of a line chart, with a value for each step."""
 
     label: str
     values: Sequence[float]
@@ -47,13 +47,13 @@ class Line:
 
 
 def bars(title: str, subtitle: str, groups: Mapping[str, Sequence[Bar]], *, logarithmic: bool = False) -> str:
-    """Horizontal bars, in groups with a heading; of two figures, the second lies paler behind the first."""
+    """Draw horizontal bars in groups with headings. The second of two values is drawn paler behind the first."""
     values = [value for rows in groups.values() for row in rows for value in row.values]
-    scale = Scale(values, WIDTH - LABELS - FIGURES, logarithmic=logarithmic)
+    scale = Scale(values, WIDTH - LABEL_WIDTH - VALUE_WIDTH, logarithmic=logarithmic)
     parts, y = [], TOP
     for heading, rows in groups.items():
         if heading:
-            parts.append(f'<text class="heading" x="{LABELS}" y="{y + 15}">{escape(heading)}</text>')
+            parts.append(f'<text class="heading" x="{LABEL_WIDTH}" y="{y + 15}">{escape(heading)}</text>')
             y += BAR + GAP
         for row in rows:
             parts += _bar(row, y, scale)
@@ -62,59 +62,59 @@ def bars(title: str, subtitle: str, groups: Mapping[str, Sequence[Bar]], *, loga
 
 
 def _bar(row: Bar, y: int, scale: "Scale") -> list[str]:
-    parts = [f'<text x="{LABELS - 10}" y="{y + 15}" text-anchor="end">{escape(row.label)}</text>']
+    parts = [f'<text x="{LABEL_WIDTH - 10}" y="{y + 15}" text-anchor="end">{escape(row.label)}</text>']
     for place, value in reversed(list(enumerate(row.values))):
         paler = " second" if place else ""
-        box = f'x="{LABELS}" y="{y}" width="{scale(value):.1f}" height="{BAR}" rx="2"'
+        box = f'x="{LABEL_WIDTH}" y="{y}" width="{scale(value):.1f}" height="{BAR}" rx="2"'
         parts.append(f'<rect class="{row.role}{paler}" {box}/>')
-    end = LABELS + max((scale(value) for value in row.values), default=0)
+    end = LABEL_WIDTH + max((scale(value) for value in row.values), default=0)
     return [*parts, f'<text class="soft" x="{end + 8:.1f}" y="{y + 15}">{escape(row.shown)}</text>']
 
 
-def lines(title: str, subtitle: str, steps: Sequence[str], courses: Sequence[Line]) -> str:
-    """Courses over a few steps, from zero; the names stand at their ends, moved apart where they would touch."""
+def lines(title: str, subtitle: str, steps: Sequence[str], series: Sequence[Line]) -> str:
+    """Draw lines over a few steps, from zero. Labels are at the ends, moved apart if they would overlap."""
     height, left, right = 360, 60, 250
     top, bottom = TOP + 8, height - 36
-    most = max((value for course in courses for value in course.values), default=1) * 1.05
-    across = (WIDTH - left - right) / max(1, len(steps) - 1)
+    largest = max((value for line in series for value in line.values), default=1) * 1.05
+    step_width = (WIDTH - left - right) / max(1, len(steps) - 1)
 
     def at(step: int, value: float) -> tuple[float, float]:
-        return left + step * across, bottom - value / most * (bottom - top)
+        return left + step * step_width, bottom - value / largest * (bottom - top)
 
     parts = []
-    for tick in range(int(most / 0.25) + 1):
+    for tick in range(int(largest / 0.25) + 1):
         _, y = at(0, tick * 0.25)
         parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="soft" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick * 25} %</text>')
     for step, name in enumerate(steps):
         x, _ = at(step, 0)
         parts.append(f'<text class="soft" x="{x:.1f}" y="{height - 14}" text-anchor="middle">{escape(name)}</text>')
-    below = float(height)
-    for course in sorted(courses, key=lambda course: course.values[-1]):
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(i, value) for i, value in enumerate(course.values)))
-        parts.append(f'<polyline class="line {course.role}" points="{points}"/>')
-        x, y = at(len(course.values) - 1, course.values[-1])
-        below = min(y + 4, below - 16)
-        said = f"{course.label} {course.values[-1]:.0%}"
-        parts.append(f'<text x="{x + 10:.1f}" y="{below:.1f}">{escape(said)}</text>')
+    label_y = float(height)
+    for line in sorted(series, key=lambda line: line.values[-1]):
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(i, value) for i, value in enumerate(line.values)))
+        parts.append(f'<polyline class="line {line.role}" points="{points}"/>')
+        x, y = at(len(line.values) - 1, line.values[-1])
+        label_y = min(y + 4, label_y - 16)
+        text = f"{line.label} {line.values[-1]:.0%}"
+        parts.append(f'<text x="{x + 10:.1f}" y="{label_y:.1f}">{escape(text)}</text>')
     return _svg(title, subtitle, height, parts)
 
 
 class Scale:
-    """From a figure to pixels. Logarithmic ones begin half a decade below the smallest figure."""
+    """Convert values to pixels. A logarithmic scale begins half a decade below the smallest value."""
 
-    def __init__(self, values: Sequence[float], room: float, *, logarithmic: bool) -> None:
-        self._room, self._logarithmic = room, logarithmic
-        self._most = max(values, default=1) or 1
+    def __init__(self, values: Sequence[float], width: float, *, logarithmic: bool) -> None:
+        self._width, self._logarithmic = width, logarithmic
+        self._largest = max(values, default=1) or 1
         positive = [value for value in values if value > 0]
-        self._least = min(positive, default=1) / 3
+        self._smallest = min(positive, default=1) / 3
 
     def __call__(self, value: float) -> float:
         if not self._logarithmic:
-            return max(1.0, value / self._most * self._room)
-        if value <= self._least:
+            return max(1.0, value / self._largest * self._width)
+        if value <= self._smallest:
             return 1.0
-        return max(1.0, log10(value / self._least) / log10(self._most / self._least) * self._room)
+        return max(1.0, log10(value / self._smallest) / log10(self._largest / self._smallest) * self._width)
 
 
 def _svg(title: str, subtitle: str, height: int, parts: Sequence[str]) -> str:
