@@ -203,7 +203,7 @@ async def _run_batches(
                     break
     except BaseException:
         if changed:
-            typer.echo(f"awa: {count(changed, 'job')} {operation.past_tense} before the error", err=True)
+            typer.echo(f"awa: {count(changed, 'job')} {operation.past_tense} before it stopped", err=True)
         raise
     _print_result(operation, options, preview, found=found, changed=changed)
     if interrupted.is_set():

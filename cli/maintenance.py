@@ -69,10 +69,10 @@ def maintenance(
         return
     app = env.load(spec)
     if once is None:
-        settings = Reload()
+        reload = Reload()
         notifier = Notifier.from_environ(os.environ)
-        env.run(_run_candidate(env, app, metrics_host, metrics_port, notifier, settings), fast=True)
-        settings.restart_if_requested()
+        env.run(_run_candidate(env, app, metrics_host, metrics_port, notifier, reload), fast=True)
+        reload.restart_if_requested()
         return
     changed = env.run(_run_once(env, app, once))
     if as_json:
@@ -82,7 +82,7 @@ def maintenance(
 
 
 async def _run_candidate(
-    env: Environment, app: App, host: str, port: int | None, notifier: Notifier, settings: Reload
+    env: Environment, app: App, host: str, port: int | None, notifier: Notifier, reload: Reload
 ) -> None:
     """Take part in the election until a signal arrives, then resign."""
     metrics = Metrics(timing=port is not None)
@@ -94,7 +94,7 @@ async def _run_candidate(
         stop=running.cancel,
         summary=lambda: "leader" if candidate.is_leader else "standing by",
         notifier=notifier,
-        reload=settings,
+        reload=reload,
     )
     async with service:
         with serve_metrics(metrics, candidate, host=host, port=port), suppress(asyncio.CancelledError):

@@ -146,16 +146,16 @@ def worker(
     if check:
         env.check(spec)
         return
-    settings = Reload()
+    reload = Reload()
     notifier = Notifier.from_environ(os.environ)
     if processes > 1 and index is None:
         child_command = [sys.executable, "-m", "awa_cli", *sys.argv[1:]]
         supervisor = Supervisor(
-            child_command, processes, with_metrics=metrics_port is not None, notifier=notifier, reload=settings
+            child_command, processes, with_metrics=metrics_port is not None, notifier=notifier, reload=reload
         )
         with serve_processes(supervisor, host=metrics_host, port=metrics_port):
             code = supervisor.run()
-        settings.restart_if_requested()
+        reload.restart_if_requested()
         raise typer.Exit(code)
     app = env.load(spec)
     add_builtin(app.registry, exec_root=allow_exec, max_result_bytes=app.settings.max_args_bytes)
@@ -164,18 +164,18 @@ def worker(
     main = _run_worker(
         env,
         app,
-        queues,
-        slots,
-        name if index is None else name.numbered(int(index) + 1),
-        maintenance,
-        burst,
-        metrics_host,
-        metrics_port,
-        notifier,
-        settings if index is None else None,
+        queues=queues,
+        concurrency=slots,
+        name=name if index is None else name.numbered(int(index) + 1),
+        maintenance=maintenance,
+        burst=burst,
+        host=metrics_host,
+        port=metrics_port,
+        notifier=notifier,
+        reload=reload if index is None else None,
     )
     abandoned = env.run(main, fast=True)
-    settings.restart_if_requested()
+    reload.restart_if_requested()
     if abandoned:
         _exit_now()
 
@@ -183,6 +183,7 @@ def worker(
 async def _run_worker(
     env: Environment,
     app: App,
+    *,
     queues: dict[str, int],
     concurrency: int,
     name: WorkerName,
@@ -191,14 +192,14 @@ async def _run_worker(
     host: str,
     port: int | None,
     notifier: Notifier,
-    settings: Reload | None,
+    reload: Reload | None,
 ) -> int:
     """Run a worker until a signal arrives. Return the number of handlers that still run in threads."""
     metrics = Metrics(timing=port is not None)
     await env.connect(app)
     worker = app.worker(queues, concurrency=concurrency, maintenance=maintenance, metrics=metrics, name=name)
     summary = Summary(metrics.stats, f"queues {', '.join(queues)}")
-    service = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, reload=settings)
+    service = Service(worker, stop=worker.stop, summary=summary, notifier=notifier, reload=reload)
     watch_supervisor()
     reporting = asyncio.create_task(_report_status(worker, StatusReporter.from_environ()))
     try:

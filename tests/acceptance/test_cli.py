@@ -131,9 +131,9 @@ class TestEnqueue:
             ["concurrency", "limit", "1"],
             ["ordered", "yes"],
         ]
-        told = awa.ok("job", "explain", last).out
-        assert f'Its concurrency key "k" is ordered: job {first} (available) must end first.' in told
-        assert '2 jobs with its concurrency key "k" are ahead of it.' in told
+        explanation = awa.ok("job", "explain", last).out
+        assert f'Its concurrency key "k" is ordered: job {first} (available) must end first.' in explanation
+        assert '2 jobs with its concurrency key "k" are ahead of it.' in explanation
 
     def test_enqueue_with_an_app_checks_arguments_and_uses_its_queue(self, awa: Awa) -> None:
         wrong = awa("enqueue", "greet", '{"nam": "me"}', "--app", "tasks:app")
