@@ -1,4 +1,4 @@
-"""Real `awa` processes for tests, and waiting for what they do."""
+"""Start real `awa` processes in tests, and wait for their effects."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ FAST = {
 
 
 class Process:
-    """One `awa` command that runs in the background."""
+    """An `awa` command that runs in the background."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str], log: Path) -> None:
         self.log = log
@@ -56,7 +56,7 @@ class Process:
         return self.log.read_text()
 
     def end(self) -> None:
-        """Whatever state it is in, and its children with it."""
+        """Kill the process and its children, even if it is stopped."""
         if self.running:
             for number in (signal.SIGKILL, signal.SIGCONT):
                 try:
@@ -68,7 +68,7 @@ class Process:
 
 
 class Processes:
-    """All processes of a test; none survives it."""
+    """All processes of a test. They end with it."""
 
     def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
         self._directory = directory
@@ -95,7 +95,7 @@ class Processes:
 
 @contextmanager
 def processes(directory: Path, url: str, env: Mapping[str, str]) -> Iterator[Processes]:
-    """Starts processes against a database; shows what they said if the test fails."""
+    """Yield an object that starts processes with this database. Print their output at the end, for a failed test."""
     started = Processes(directory, {"AWA_DATABASE_URL": url, "AWA_TEST_LOG": str(directory / "runs.log"), **env})
     try:
         yield started
@@ -105,7 +105,7 @@ def processes(directory: Path, url: str, env: Mapping[str, str]) -> Iterator[Pro
 
 
 async def eventually(what: str, condition: Callable[[], Awaitable[bool] | bool], timeout_s: float = 30) -> None:
-    """Waits until the condition holds; fails with a sentence where it never does."""
+    """Wait until the condition is true. Fail with `what` in the message if that takes too long."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = condition()
@@ -120,14 +120,14 @@ async def is_state(client: App, job_id: int, state: State) -> bool:
 
 
 async def start_nap(client: App, seconds: float) -> int:
-    """A job that runs for so long, once it does."""
+    """Enqueue a job that runs for this time, and wait until it runs."""
     job = await client.enqueue("nap", {"seconds": seconds})
     await eventually("the job runs", lambda: is_state(client, job.id, State.RUNNING))
     return job.id
 
 
 def metric(port: int, name: str) -> float | None:
-    """A metric's value, or None where nobody answers."""
+    """Return the value of a metric, or None if the process does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             for line in answer.read().decode().splitlines():

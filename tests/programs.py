@@ -1,4 +1,4 @@
-"""Programs for `cmd_exec` to run, and who of their families is still alive."""
+"""Programs that `cmd_exec` runs in tests, and the processes that they have started."""
 
 import stat
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import psutil
 
-# Each writes the file `runs` once all of its processes are there.
+# Each creates the file `runs` when all of its processes have started.
 FAMILIES = {
     "child": "touch runs; exec sleep 3600",
     "grandchild": "sleep 3600 & touch runs; wait",
@@ -23,7 +23,7 @@ MARK = "AWA_TEST_MARK"
 
 
 class Root:
-    """A directory with programs, and a mark by which all processes that they start are known."""
+    """A directory with programs. A mark in their environment identifies the processes that they start."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Root:
         return cls(directory / "root")
 
     def script(self, name: str, body: str) -> str:
-        """A program; its path, as a job names it."""
+        """Write a program and return its path for a job's arguments."""
         program = self.path / name
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(f"#!/bin/sh\n{body}\n")
@@ -54,5 +54,5 @@ class Root:
         return found
 
     def note(self, name: str) -> Callable[[], bool]:
-        """Whether a program has written that file."""
+        """Return a function that returns True once a program has created this file."""
         return lambda: (self.path / name).exists()

@@ -228,14 +228,14 @@ class Gate:
     def __init__(self) -> None:
         self.started = threading.Event()
         self.open = threading.Event()
-        self.told: list[str] = []
+        self.stop_reasons: list[str] = []
 
     def __call__(self, ctx: Context, until_told: bool = True) -> str:
         self.started.set()
         deadline = time.monotonic() + PATIENCE_S
         while not self.open.is_set() and time.monotonic() < deadline:
             if ctx.cancelled:
-                self.told.append(ctx.cancel_reason or "")
+                self.stop_reasons.append(ctx.cancel_reason or "")
                 break
             time.sleep(0.01)
         return "the end"

@@ -1,4 +1,4 @@
-"""Real processes: a supervisor that runs tiny scripts, which leave files behind to say what happened to them."""
+"""A real supervisor that runs small scripts. They create files that show what happened."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from awa_py.worker.processes.supervisor import Supervisor, restart_delay_s
 
 PATIENCE_S = 30.0
 
-# What every script begins with: `say` leaves a file, named after what happened and to whom.
+# Every script starts with this. `say` creates a file whose name has the event and the pid.
 PRELUDE = """
 import os, signal, sys, time
 from pathlib import Path
@@ -54,14 +54,14 @@ MAIN = "import logging, sys; from awa_py.worker.processes.supervisor import Supe
 )
 
 
-class Stage:
-    """A directory in which a supervisor runs a script, and what can be seen of it."""
+class SupervisorRun:
+    """A directory in which a supervisor runs a script, and the files of that script."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.process: subprocess.Popen[str] | None = None
 
-    def run(self, script: str, processes: int = 2, *, group: bool = False) -> None:
+    def start(self, script: str, processes: int = 2, *, group: bool = False) -> None:
         (self.directory / "script.py").write_text(PRELUDE + script)
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, str(processes), sys.executable, "script.py"],
@@ -76,25 +76,25 @@ class Stage:
         assert self.process is not None
         return self.process
 
-    def seen(self, what: str) -> list[int]:
-        """The pids of those that said it."""
-        said = [path for path in self.directory.glob(f"{what}.*") if not path.name.endswith("-")]
+    def pids(self, event: str) -> list[int]:
+        """Return the pids of the processes that reported this event."""
+        said = [path for path in self.directory.glob(f"{event}.*") if not path.name.endswith("-")]
         return [int(path.suffix[1:]) for path in said]
 
-    def ends(self) -> tuple[int, str]:
+    def wait(self) -> tuple[int, str]:
         _, log = self.supervisor.communicate(timeout=PATIENCE_S)
         return self.supervisor.returncode, log
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    if stage.process is not None:
-        stage.process.kill()
-        stage.process.communicate()
-    for pid in stage.seen("up"):
-        if alive(pid):
+def run(tmp_path: Path) -> Iterator[SupervisorRun]:
+    run = SupervisorRun(tmp_path)
+    yield run
+    if run.process is not None:
+        run.process.kill()
+        run.process.communicate()
+    for pid in run.pids("up"):
+        if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
 
 
@@ -105,7 +105,7 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -113,144 +113,144 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_goes_to_all_and_the_end_is_clean(stage: Stage, number: signal.Signals) -> None:
-    stage.run(UNTIL_STOPPED, processes=3)
-    eventually(lambda: len(stage.seen("up")) == 3)
-    indexes = sorted(path.read_text() for path in stage.directory.glob("up.*"))
-    stage.supervisor.send_signal(number)
-    code, log = stage.ends()
+def test_signal_stops_all_children_and_the_exit_code_is_0(run: SupervisorRun, number: signal.Signals) -> None:
+    run.start(UNTIL_STOPPED, processes=3)
+    eventually(lambda: len(run.pids("up")) == 3)
+    indexes = sorted(path.read_text() for path in run.directory.glob("up.*"))
+    run.supervisor.send_signal(number)
+    code, log = run.wait()
     assert (code, log) == (0, "")
-    assert sorted(stage.seen(number.name)) == sorted(stage.seen("up"))
+    assert sorted(run.pids(number.name)) == sorted(run.pids("up"))
     assert indexes == ["0", "1", "2"]
 
 
-def test_the_second_signal_goes_to_all_too(stage: Stage) -> None:
-    stage.run(UNTIL_ASKED_TWICE, processes=1)
-    eventually(lambda: stage.seen("up"))
-    stage.supervisor.send_signal(signal.SIGTERM)
-    eventually(lambda: stage.seen("asked1"))
-    stage.supervisor.send_signal(signal.SIGTERM)
-    assert stage.ends()[0] == 0
-    assert stage.seen("asked2")
+def test_second_signal_goes_to_all_children(run: SupervisorRun) -> None:
+    run.start(UNTIL_ASKED_TWICE, processes=1)
+    eventually(lambda: run.pids("up"))
+    run.supervisor.send_signal(signal.SIGTERM)
+    eventually(lambda: run.pids("asked1"))
+    run.supervisor.send_signal(signal.SIGTERM)
+    assert run.wait()[0] == 0
+    assert run.pids("asked2")
 
 
-def test_a_signal_to_the_group_reaches_each_child_once(stage: Stage) -> None:
-    """Ctrl-C in a terminal is one: children that were in the group would hear it twice, and hurry."""
-    stage.run(UNTIL_ASKED_TWICE, processes=1, group=True)
-    eventually(lambda: stage.seen("up"))
-    os.killpg(stage.supervisor.pid, signal.SIGTERM)
-    eventually(lambda: stage.seen("asked1"))
-    (child,) = stage.seen("up")
+def test_signal_to_the_process_group_reaches_each_child_once(run: SupervisorRun) -> None:
+    """Ctrl-C sends such a signal. A child in the same group would get it twice, and interrupt its jobs."""
+    run.start(UNTIL_ASKED_TWICE, processes=1, group=True)
+    eventually(lambda: run.pids("up"))
+    os.killpg(run.supervisor.pid, signal.SIGTERM)
+    eventually(lambda: run.pids("asked1"))
+    (child,) = run.pids("up")
     assert os.getpgid(child) == child
-    stage.supervisor.send_signal(signal.SIGTERM)
-    assert stage.ends()[0] == 0
+    run.supervisor.send_signal(signal.SIGTERM)
+    assert run.wait()[0] == 0
 
 
-def test_a_killed_child_is_started_again(stage: Stage) -> None:
-    stage.run(UNTIL_STOPPED)
-    eventually(lambda: len(stage.seen("up")) == 2)
-    os.kill(stage.seen("up")[0], signal.SIGKILL)
-    eventually(lambda: len(stage.seen("up")) == 3)
-    stage.supervisor.terminate()
-    code, log = stage.ends()
+def test_killed_child_is_restarted(run: SupervisorRun) -> None:
+    run.start(UNTIL_STOPPED)
+    eventually(lambda: len(run.pids("up")) == 2)
+    os.kill(run.pids("up")[0], signal.SIGKILL)
+    eventually(lambda: len(run.pids("up")) == 3)
+    run.supervisor.terminate()
+    code, log = run.wait()
     assert code == 0
     assert "of 2 died: killed by SIGKILL; restarting it in 0.5 s" in log
 
 
-def test_a_child_that_fails_after_others_could_start_is_started_again(stage: Stage) -> None:
-    stage.run('say("tried"); sys.exit(1 if os.environ["AWA_PROCESS_INDEX"] == "0" else None)\n')
-    eventually(lambda: len(stage.seen("tried")) >= 3)
-    stage.supervisor.terminate()
-    code, log = stage.ends()
+def test_child_that_fails_while_others_run_is_restarted(run: SupervisorRun) -> None:
+    run.start('say("tried"); sys.exit(1 if os.environ["AWA_PROCESS_INDEX"] == "0" else None)\n')
+    eventually(lambda: len(run.pids("tried")) >= 3)
+    run.supervisor.terminate()
+    code, log = run.wait()
     assert code == 0
     assert "process 1 of 2 died: exit code 1" in log
 
 
-def test_children_that_are_done_are_not_started_again(stage: Stage) -> None:
-    stage.run('say("up")')
-    assert stage.ends() == (0, "")
-    assert len(stage.seen("up")) == 2
+def test_child_that_exits_with_0_is_not_restarted(run: SupervisorRun) -> None:
+    run.start('say("up")')
+    assert run.wait() == (0, "")
+    assert len(run.pids("up")) == 2
 
 
-def test_a_stop_while_a_child_waits_for_its_next_start(stage: Stage) -> None:
-    stage.run('say("up"); os.kill(os.getpid(), signal.SIGKILL)', processes=1)
-    assert stage.supervisor.stderr is not None
-    while "restarting it in 2 s" not in (line := stage.supervisor.stderr.readline()):
+def test_child_that_waits_for_its_restart_is_not_started_after_a_stop(run: SupervisorRun) -> None:
+    run.start('say("up"); os.kill(os.getpid(), signal.SIGKILL)', processes=1)
+    assert run.supervisor.stderr is not None
+    while "restarting it in 2 s" not in (line := run.supervisor.stderr.readline()):
         assert line, "the supervisor ended"
-    stage.supervisor.terminate()
-    assert stage.ends()[0] == 0
-    assert len(stage.seen("up")) == 3
+    run.supervisor.terminate()
+    assert run.wait()[0] == 0
+    assert len(run.pids("up")) == 3
 
 
-def test_wrong_usage_at_the_first_start_ends_it(stage: Stage) -> None:
-    """One says so, and the others are stopped."""
-    stage.run('if os.environ["AWA_PROCESS_INDEX"] == "1": sys.exit(2)\n' + UNTIL_STOPPED, processes=3)
-    code, log = stage.ends()
+def test_wrong_usage_at_the_first_start_stops_the_supervisor(run: SupervisorRun) -> None:
+    """One child fails, and the others are stopped."""
+    run.start('if os.environ["AWA_PROCESS_INDEX"] == "1": sys.exit(2)\n' + UNTIL_STOPPED, processes=3)
+    code, log = run.wait()
     assert code == 2
     assert "process 2 of 3 could not start (exit code 2): giving up" in log
-    assert not any(alive(pid) for pid in stage.seen("up"))
+    assert not any(is_alive(pid) for pid in run.pids("up"))
 
 
-def test_all_that_cannot_start_end_it(stage: Stage) -> None:
-    stage.run('say("tried"); sys.exit(1)', processes=2)
-    code, log = stage.ends()
+def test_supervisor_gives_up_if_no_child_can_start(run: SupervisorRun) -> None:
+    run.start('say("tried"); sys.exit(1)', processes=2)
+    code, log = run.wait()
     assert code == 1
     assert "giving up" in log
 
 
-def test_all_that_cannot_start_end_it_though_some_tried_again(stage: Stage) -> None:
-    """One is slower: the other was started again in the meantime, in vain."""
-    stage.run(
+def test_supervisor_gives_up_if_no_child_started_although_one_was_restarted(run: SupervisorRun) -> None:
+    """One child is slower: meanwhile the other one was restarted, and failed again."""
+    run.start(
         'say("tried")\n'
         'while os.environ["AWA_PROCESS_INDEX"] == "1" and count("tried") < 4:\n'
         "    time.sleep(0.02)\n"
         "sys.exit(1)"
     )
-    code, log = stage.ends()
+    code, log = run.wait()
     assert code == 1
     assert "process 2 of 2 could not start (exit code 1): giving up" in log
 
 
-def test_all_that_die_at_work_are_started_again(stage: Stage) -> None:
-    """A job that kills its process must not take the supervisor with it."""
-    stage.run(
+def test_children_that_die_after_their_start_are_restarted(run: SupervisorRun) -> None:
+    """A job that kills its process must not stop the supervisor."""
+    run.start(
         "from awa_py.worker.processes.status_pipe import ProcessStats, StatusReporter\n"
         "StatusReporter.from_environ().send(ProcessStats(), has_started=True, is_ready=True); say('up'); sys.exit(1)"
     )
-    eventually(lambda: len(stage.seen("up")) >= 5)
-    stage.supervisor.terminate()
-    code, log = stage.ends()
+    eventually(lambda: len(run.pids("up")) >= 5)
+    run.supervisor.terminate()
+    code, log = run.wait()
     assert code == 0
     assert "giving up" not in log
 
 
-def test_wrong_usage_later_on_does_not_end_it(stage: Stage) -> None:
-    """What worked once may work again: the database's schema was newer for a moment, say."""
-    stage.run('say("tried"); sys.exit(2 if count("tried") == 2 else 0 if count("tried") == 3 else 3)', processes=1)
-    assert stage.ends()[0] == 0
-    assert len(stage.seen("tried")) == 3
+def test_wrong_usage_at_a_restart_does_not_stop_the_supervisor(run: SupervisorRun) -> None:
+    """A start that worked once may work again, e.g. after the schema was newer for a moment."""
+    run.start('say("tried"); sys.exit(2 if count("tried") == 2 else 0 if count("tried") == 3 else 3)', processes=1)
+    assert run.wait()[0] == 0
+    assert len(run.pids("tried")) == 3
 
 
-def test_no_child_survives_a_killed_supervisor(stage: Stage) -> None:
-    stage.run(UNTIL_STOPPED, processes=3)
-    eventually(lambda: len(stage.seen("up")) == 3)
-    stage.supervisor.kill()
-    stage.supervisor.wait()
-    eventually(lambda: not any(alive(pid) for pid in stage.seen("up")))
-    assert sorted(stage.seen("SIGTERM")) == sorted(stage.seen("up"))
+def test_children_stop_when_the_supervisor_is_killed(run: SupervisorRun) -> None:
+    run.start(UNTIL_STOPPED, processes=3)
+    eventually(lambda: len(run.pids("up")) == 3)
+    run.supervisor.kill()
+    run.supervisor.wait()
+    eventually(lambda: not any(is_alive(pid) for pid in run.pids("up")))
+    assert sorted(run.pids("SIGTERM")) == sorted(run.pids("up"))
 
 
-def test_a_command_that_does_not_exist_leaves_nothing_behind() -> None:
+def test_missing_command_restores_the_signal_handlers() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(FileNotFoundError):
         Supervisor(["/nowhere/awa"], 2).run()
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_pauses_grow_and_are_bounded() -> None:
+def test_restart_delay_grows_up_to_a_limit() -> None:
     assert [restart_delay_s(failures) for failures in (1, 2, 3, 6, 7, 8, 1000)] == [0.5, 1, 2, 16, 30, 30, 30]
 
 
-def test_at_least_one_process() -> None:
+def test_number_of_processes_must_be_positive() -> None:
     with pytest.raises(ConfigError, match="processes must be 1 or more, not 0"):
         Supervisor(["true"], 0)

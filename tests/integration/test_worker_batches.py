@@ -1,4 +1,4 @@
-"""Handlers that take many jobs at a time."""
+"""Batch handlers: which jobs they get, and the outcome of each job."""
 
 import asyncio
 import threading
@@ -31,13 +31,13 @@ from tests.support import (
 
 pytestmark = pytest.mark.integration
 
-HOW = pytest.mark.parametrize("how", ["in_loop", "in_thread"])
+MODES = pytest.mark.parametrize("mode", ["in_loop", "in_thread"])
 
 
 class Calls:
-    """A batch handler that notes its calls, does something to each list of jobs, and may stay until it is let go."""
+    """A batch handler that records its calls. With `blocks`, it waits for `go_on` before it ends."""
 
-    def __init__(self, app: App, how: str = "in_loop", *, stays: bool = False, **options: Any) -> None:
+    def __init__(self, app: App, mode: str = "in_loop", *, blocks: bool = False, **options: Any) -> None:
         self.sizes: list[int] = []
         self.jobs: list[BatchJob] = []
         self.now = self.most = 0
@@ -45,9 +45,9 @@ class Calls:
         self.go_on = threading.Event()
         self.ends_with: BaseException | object = None
         self.does: Callable[[Sequence[BatchJob]], None] = lambda jobs: None
-        if not stays:
+        if not blocks:
             self.go_on.set()
-        app.job(kind="work", **{"batch": 10, **options})(self.in_loop if how == "in_loop" else self.in_thread)
+        app.job(kind="work", **{"batch": 10, **options})(self.in_loop if mode == "in_loop" else self.in_thread)
 
     async def in_loop(self, jobs: list[BatchJob]) -> object:
         self._begin(jobs)
@@ -81,7 +81,7 @@ class Calls:
         return self.ends_with
 
     def job(self, **args: object) -> BatchJob:
-        """The one with these arguments."""
+        """Return the job with these arguments."""
         (found,) = (job for job in self.jobs if job.args == args)
         return found
 
@@ -95,17 +95,17 @@ async def ended_as(app: App, job_id: int, state: State) -> bool:
     return (await app.get(job_id)).state is state
 
 
-async def unburned(app: App, job_ids: Sequence[int]) -> bool:
-    """Whether all are available again as if nobody had ever tried them."""
+async def all_released(app: App, job_ids: Sequence[int]) -> bool:
+    """Return True if all jobs are available and no attempt was counted."""
     return {((await app.get(job_id)).state, (await app.get(job_id)).attempt) for job_id in job_ids} == {
         (State.AVAILABLE, 0)
     }
 
 
-class TestGathering:
-    @HOW
-    async def test_a_handler_gets_a_list_of_jobs(self, app: App, how: str) -> None:
-        calls = Calls(app, how)
+class TestCollecting:
+    @MODES
+    async def test_batch_handler_gets_a_list_of_jobs(self, app: App, mode: str) -> None:
+        calls = Calls(app, mode)
         async with app:
             job = await app.enqueue("work", {"to": "me", "deep": [1, {"a": None}]}, queue="mail")
             await drain(app, "mail")
@@ -116,7 +116,7 @@ class TestGathering:
         assert (seen.cancelled, seen.settled) == (False, False)
         assert f"{job.id} (work)" in repr(seen)
 
-    async def test_never_more_than_the_batch_and_each_job_once(self, app: App, session: Session) -> None:
+    async def test_batch_has_at_most_its_size_and_each_job_once(self, app: App, session: Session) -> None:
         calls = Calls(app, batch=7, linger=0)
         async with app:
             await enqueue(app, 100)
@@ -126,7 +126,7 @@ class TestGathering:
         assert await states(session) == {"completed": 100}
 
     @pytest.mark.parametrize("concurrency", [1, 3])
-    async def test_hundreds_come_in_full_batches_even_with_few_slots(self, app: App, concurrency: int) -> None:
+    async def test_batches_are_full_even_with_few_slots(self, app: App, concurrency: int) -> None:
         calls = Calls(app, batch=50, linger="5s")
         async with app:
             await enqueue(app, 400)
@@ -134,7 +134,7 @@ class TestGathering:
                 await app.work(concurrency=concurrency, until_idle=True, maintenance=False)
         assert calls.sizes == [50] * 8
 
-    async def test_a_batch_larger_than_a_claim_is_filled_too(self, app: App) -> None:
+    async def test_batch_larger_than_a_claim_is_filled(self, app: App) -> None:
         calls = Calls(app, batch=1_200, linger="5s")
         async with app:
             await enqueue(app, 2_400)
@@ -142,7 +142,7 @@ class TestGathering:
                 await app.work(concurrency=1, until_idle=True, maintenance=False)
         assert calls.sizes == [1_200] * 2
 
-    async def test_a_lone_job_comes_after_its_linger(self, app: App) -> None:
+    async def test_single_job_runs_after_the_linger_time(self, app: App) -> None:
         calls = Calls(app, linger="0.4s")
         async with app, working(app):
             began = time.monotonic()
@@ -151,7 +151,7 @@ class TestGathering:
         assert time.monotonic() - began >= 0.4
         assert calls.sizes == [1]
 
-    async def test_those_that_come_within_the_linger_go_together(self, app: App) -> None:
+    async def test_jobs_within_the_linger_time_form_one_batch(self, app: App) -> None:
         calls = Calls(app, linger="3s", batch=3)
         async with app, working(app):
             for n in range(3):
@@ -159,7 +159,7 @@ class TestGathering:
             await eventually(lambda: calls.jobs)
         assert calls.sizes == [3]
 
-    async def test_a_long_linger_is_no_reason_to_give_jobs_back(self, app: App) -> None:
+    async def test_lingering_job_is_not_released(self, app: App) -> None:
         calls = Calls(app, linger="2.5s")
         async with app, working(app) as worker:
             (job_id,) = await enqueue(app, 1)
@@ -168,9 +168,9 @@ class TestGathering:
             assert (await app.get(job_id)).lease == 1
         assert calls.sizes == [1]
 
-    @HOW
-    async def test_a_call_holds_one_slot(self, app: App, how: str) -> None:
-        calls = Calls(app, how, batch=10, linger=0)
+    @MODES
+    async def test_batch_call_holds_one_slot(self, app: App, mode: str) -> None:
+        calls = Calls(app, mode, batch=10, linger=0)
         calls.does = lambda jobs: time.sleep(0.01)
         async with app:
             await enqueue(app, 100)
@@ -179,8 +179,8 @@ class TestGathering:
         assert calls.most == 1
         assert len(calls.jobs) == 100
 
-    async def test_as_many_calls_as_slots(self, app: App) -> None:
-        calls = Calls(app, stays=True)
+    async def test_batch_calls_use_all_slots(self, app: App) -> None:
+        calls = Calls(app, blocks=True)
         async with app, working(app, {"default": 3}) as worker:
             await enqueue(app, 100)
             await eventually(lambda: calls.now == 3)
@@ -189,7 +189,7 @@ class TestGathering:
             await eventually(lambda: len(calls.jobs) == 100)
         assert calls.most == 3
 
-    async def test_ordinary_jobs_of_the_same_queue_run_beside_them(self, app: App, session: Session) -> None:
+    async def test_single_jobs_run_next_to_batches_of_the_same_queue(self, app: App, session: Session) -> None:
         calls = Calls(app, batch=20)
         ran: list[int] = []
 
@@ -207,7 +207,7 @@ class TestGathering:
         assert sorted(job.args["n"] for job in calls.jobs) == [n for n in range(300) if n % 3]
         assert await states(session) == {"completed": 300}
 
-    async def test_an_ordinary_job_does_not_wait_for_a_batch_that_gathers(self, app: App) -> None:
+    async def test_single_job_does_not_wait_for_an_incomplete_batch(self, app: App) -> None:
         calls = Calls(app, linger="20s")
 
         @app.job
@@ -217,11 +217,11 @@ class TestGathering:
         async with app, working(app, concurrency=1):
             gathering = await app.enqueue("work")
             await eventually(partial(running, app, gathering.id))
-            await asyncio.sleep(3 * QUICK.poll_interval.total_seconds())  # it has looked for more, in vain
+            await asyncio.sleep(3 * QUICK.poll_interval.total_seconds())  # it has polled for more jobs
             job = await app.enqueue("other")
             assert await app.result(job.id, timeout="10s") == "before 0 calls"
 
-    async def test_two_kinds_and_two_queues_have_batches_of_their_own(self, app: App) -> None:
+    async def test_batch_has_jobs_of_one_kind_and_one_queue(self, app: App) -> None:
         seen: list[set[tuple[str, str]]] = []
 
         async def note(jobs: list[BatchJob]) -> None:
@@ -235,8 +235,8 @@ class TestGathering:
         assert all(len(places) == 1 for places in seen)
         assert set().union(*seen) == {("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")}
 
-    async def test_slow_batches_are_not_claimed_over_and_over(self, app: App) -> None:
-        calls = Calls(app, stays=True, batch=10)
+    async def test_slow_batch_handler_does_not_cause_repeated_claims(self, app: App) -> None:
+        calls = Calls(app, blocks=True, batch=10)
         async with app, working(app, {"default": 1}) as worker:
             await enqueue(app, 50)
             await eventually(lambda: calls.now == 1)
@@ -246,18 +246,18 @@ class TestGathering:
         assert claimed <= 30
 
 
-class TestEnds:
-    @HOW
-    async def test_where_the_handler_returns_all_are_completed(self, app: App, session: Session, how: str) -> None:
-        Calls(app, how)
+class TestBatchOutcomes:
+    @MODES
+    async def test_return_completes_all_jobs_of_the_batch(self, app: App, session: Session, mode: str) -> None:
+        Calls(app, mode)
         async with app:
             await enqueue(app, 25)
             await drain(app)
         assert await states(session) == {"completed": 25}
 
-    @HOW
-    async def test_where_it_raises_all_fail_but_those_that_were_settled(self, app: App, how: str) -> None:
-        calls = Calls(app, how, batch=4, linger="5s")
+    @MODES
+    async def test_exception_fails_the_jobs_that_are_not_settled(self, app: App, mode: str) -> None:
+        calls = Calls(app, mode, batch=4, linger="5s")
         calls.ends_with = ValueError("the API is down")
 
         def settle_two(jobs: Sequence[BatchJob]) -> None:
@@ -279,7 +279,9 @@ class TestEnds:
         assert {job.errors[-1]["error"] for job in found[2:]} == {"ValueError: the API is down"}
 
     @pytest.mark.parametrize("raised", [True, False])
-    async def test_a_deliberate_end_goes_for_all_that_are_left(self, app: App, session: Session, raised: bool) -> None:
+    async def test_outcome_applies_to_all_jobs_that_are_not_settled(
+        self, app: App, session: Session, raised: bool
+    ) -> None:
         @app.job(batch=10)
         async def work(jobs: list[BatchJob]) -> object:
             if raised:
@@ -291,9 +293,9 @@ class TestEnds:
             await drain(app)
         assert await states(session) == {"scheduled": 5}
 
-    @HOW
-    async def test_each_is_settled_on_its_own_while_the_handler_still_runs(self, app: App, how: str) -> None:
-        calls = Calls(app, how, stays=True, batch=7, linger="5s")
+    @MODES
+    async def test_job_is_settled_while_its_batch_handler_runs(self, app: App, mode: str) -> None:
+        calls = Calls(app, mode, blocks=True, batch=7, linger="5s")
         ends: dict[str, Callable[[BatchJob], None]] = {
             "complete": lambda job: job.complete({"n": 1}),
             "retry": lambda job: job.settle(awa.Retry("later", after="60s")),
@@ -344,7 +346,7 @@ class TestEnds:
             end: job.state for end, job in found.items() if end != "open"
         }
 
-    async def test_a_result_that_is_not_json_fails_that_job_only(self, app: App) -> None:
+    async def test_result_that_is_not_json_fails_only_its_job(self, app: App) -> None:
         calls = Calls(app, batch=2, linger="5s")
         calls.does = lambda jobs: calls.job(n=0).complete(object())
         async with app:
@@ -353,9 +355,9 @@ class TestEnds:
             assert (await app.get(bad)).state is State.FAILED
             assert (await app.get(good)).state is State.COMPLETED
 
-    @HOW
-    async def test_settling_twice_is_an_error(self, app: App, how: str) -> None:
-        calls = Calls(app, how, batch=1)
+    @MODES
+    async def test_settling_a_job_twice_is_an_error(self, app: App, mode: str) -> None:
+        calls = Calls(app, mode, batch=1)
         problems: list[str] = []
 
         def settle_twice(jobs: Sequence[BatchJob]) -> None:
@@ -375,7 +377,7 @@ class TestEnds:
             assert await app.result(job_id, timeout="10s") == "first"
         assert problems == [f"job {job_id} (work) has already been settled"] * 2
 
-    async def test_settling_with_something_else_is_a_type_error(self, app: App) -> None:
+    async def test_settling_a_job_with_another_type_is_a_type_error(self, app: App) -> None:
         calls = Calls(app, batch=1)
         odd_ones: list[Any] = ["done", None, 3, awa.Retry, KeyboardInterrupt()]
         problems: list[str] = []
@@ -397,7 +399,7 @@ class TestEnds:
             for odd in odd_ones
         ]
 
-    async def test_failed_ones_come_again_with_others(self, app: App, session: Session) -> None:
+    async def test_retried_jobs_join_a_batch_again(self, app: App, session: Session) -> None:
         attempts: Counter[int] = Counter()
 
         @app.job(batch=5)
@@ -414,9 +416,9 @@ class TestEnds:
         assert await states(session) == {"completed": 20}
 
 
-class TestStopping:
-    async def test_a_cancelled_job_shows_it_and_the_others_go_on(self, app: App) -> None:
-        calls = Calls(app, stays=True, batch=3, linger="5s")
+class TestStoppingABatch:
+    async def test_cancelled_job_is_marked_and_its_batch_goes_on(self, app: App) -> None:
+        calls = Calls(app, blocks=True, batch=3, linger="5s")
         async with app, working(app):
             job_ids = await enqueue(app, 3)
             await eventually(lambda: calls.now)
@@ -432,8 +434,10 @@ class TestStopping:
         assert calls.interrupted == 0
 
     @pytest.mark.parametrize("settled_first", [False, True])
-    async def test_an_asynchronous_call_is_interrupted_once_none_is_wanted(self, app: App, settled_first: bool) -> None:
-        calls = Calls(app, stays=True, batch=3, linger="5s")
+    async def test_async_batch_is_interrupted_when_all_its_jobs_are_cancelled(
+        self, app: App, settled_first: bool
+    ) -> None:
+        calls = Calls(app, blocks=True, batch=3, linger="5s")
         async with app, working(app):
             job_ids = await enqueue(app, 3)
             await eventually(lambda: calls.now)
@@ -447,8 +451,8 @@ class TestStopping:
             for job_id in job_ids:
                 await eventually(partial(ended_as, app, job_id, State.CANCELLED))
 
-    async def test_a_call_that_has_settled_all_is_not_interrupted(self, app: App, session: Session) -> None:
-        calls = Calls(app, stays=True, batch=2, linger="5s")
+    async def test_batch_with_all_jobs_settled_is_not_interrupted_by_a_cancel(self, app: App, session: Session) -> None:
+        calls = Calls(app, blocks=True, batch=2, linger="5s")
         async with app, working(app):
             job_ids = await enqueue(app, 2)
             await eventually(lambda: calls.now)
@@ -462,8 +466,8 @@ class TestStopping:
         assert calls.interrupted == 0
         assert await states(session) == {"completed": 2}
 
-    async def test_a_thread_sees_that_all_are_cancelled_and_decides(self, app: App) -> None:
-        calls = Calls(app, "in_thread", stays=True, batch=2, linger="5s")
+    async def test_sync_batch_handler_decides_the_outcome_of_cancelled_jobs(self, app: App) -> None:
+        calls = Calls(app, "in_thread", blocks=True, batch=2, linger="5s")
         async with app, working(app):
             job_ids = await enqueue(app, 2)
             await eventually(lambda: calls.now)
@@ -476,7 +480,7 @@ class TestStopping:
             calls.go_on.set()
             await eventually(lambda: ended_as(app, job_ids[1], State.CANCELLED))
 
-    async def test_one_that_is_cancelled_while_it_gathers_is_not_run(self, app: App) -> None:
+    async def test_job_cancelled_before_its_batch_is_full_does_not_run(self, app: App) -> None:
         calls = Calls(app, batch=3, linger="30s")
         async with app, working(app):
             unwanted = await app.enqueue("work", {"n": 0})
@@ -488,9 +492,9 @@ class TestStopping:
             await app.result(wanted.id, timeout="20s")
         assert unwanted.id not in {job.id for job in calls.jobs}
 
-    @HOW
-    async def test_the_earliest_deadline_bounds_the_call(self, app: App, how: str) -> None:
-        calls = Calls(app, how, stays=True, batch=2, linger="5s", max_attempts=1)
+    @MODES
+    async def test_earliest_timeout_of_its_jobs_limits_the_batch(self, app: App, mode: str) -> None:
+        calls = Calls(app, mode, blocks=True, batch=2, linger="5s", max_attempts=1)
         async with app, working(app):
             short, long = await app.enqueue_many(
                 [app.new("work", {"n": 0}, timeout="1s"), app.new("work", {"n": 1}, timeout="1h")]
@@ -500,10 +504,10 @@ class TestStopping:
                     await app.result(job.id, timeout="20s")
             calls.go_on.set()
             await eventually(lambda: not calls.now)
-        assert calls.interrupted == (how == "in_loop")
+        assert calls.interrupted == (mode == "in_loop")
 
-    async def test_what_a_thread_settles_after_its_time_changes_nothing(self, app: App) -> None:
-        calls = Calls(app, "in_thread", stays=True, batch=2, linger="0.4s", timeout="0.5s", max_attempts=1)
+    async def test_settling_after_the_timeout_changes_nothing(self, app: App) -> None:
+        calls = Calls(app, "in_thread", blocks=True, batch=2, linger="0.4s", timeout="0.5s", max_attempts=1)
         async with app, working(app, {"default": 1}) as worker:
             job_ids = await enqueue(app, 2)
             await eventually(lambda: ended_as(app, job_ids[0], State.FAILED))
@@ -520,14 +524,14 @@ class TestStopping:
             assert sample(worker, "awa_lost_leases_total") == 0
 
 
-class TestShutdown:
-    @HOW
+class TestShutdownWithABatch:
+    @MODES
     @pytest.mark.parametrize("settled", [0, 1])
-    async def test_jobs_of_a_call_that_is_too_slow_go_back_unburned(
-        self, database_url: str, how: str, settled: int
+    async def test_jobs_of_a_slow_batch_are_released_without_counting_the_attempt(
+        self, database_url: str, mode: str, settled: int
     ) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
-        calls = Calls(app, how, stays=True, batch=4, linger="5s")
+        calls = Calls(app, mode, blocks=True, batch=4, linger="5s")
         async with app:
             async with working(app) as worker:
                 job_ids = await enqueue(app, 4)
@@ -535,14 +539,14 @@ class TestShutdown:
                 for n in range(settled):
                     calls.job(n=n).complete()
                     await app.result(job_ids[n], timeout="20s")
-            assert await unburned(app, job_ids[settled:])
-            assert worker.abandoned == (how == "in_thread")
+            assert await all_released(app, job_ids[settled:])
+            assert worker.abandoned == (mode == "in_thread")
             calls.go_on.set()
-        assert calls.interrupted == (how == "in_loop")
+        assert calls.interrupted == (mode == "in_loop")
 
-    async def test_a_thread_whose_jobs_were_cancelled_does_not_keep_them(self, database_url: str) -> None:
+    async def test_cancelled_jobs_of_a_hanging_thread_end_cancelled(self, database_url: str) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
-        calls = Calls(app, "in_thread", stays=True, batch=2, linger="5s")
+        calls = Calls(app, "in_thread", blocks=True, batch=2, linger="5s")
         async with app:
             async with working(app) as worker:
                 job_ids = await enqueue(app, 2)
@@ -554,9 +558,9 @@ class TestShutdown:
             assert {(await app.get(job_id)).state for job_id in job_ids} == {State.CANCELLED}
             calls.go_on.set()
 
-    async def test_a_call_that_has_settled_all_is_interrupted_too(self, database_url: str) -> None:
+    async def test_batch_with_all_jobs_settled_is_interrupted_at_shutdown(self, database_url: str) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
-        calls = Calls(app, stays=True, batch=1)
+        calls = Calls(app, blocks=True, batch=1)
         async with app:
             async with working(app):
                 (job_id,) = await enqueue(app, 1)
@@ -565,8 +569,8 @@ class TestShutdown:
                 await app.result(job_id, timeout="20s")
             assert (calls.interrupted, calls.now) == (1, 0)
 
-    async def test_a_call_that_ends_in_time_ends_well(self, app: App, session: Session) -> None:
-        calls = Calls(app, stays=True, batch=4, linger="5s")
+    async def test_batch_that_ends_before_the_shutdown_timeout_completes(self, app: App, session: Session) -> None:
+        calls = Calls(app, blocks=True, batch=4, linger="5s")
         async with app:
             worker = app.worker(["default"], maintenance=False)
             task = asyncio.create_task(worker.run())
@@ -579,7 +583,7 @@ class TestShutdown:
                 await task
         assert await states(session) == {"completed": 4}
 
-    async def test_jobs_that_still_gather_go_back_unburned(self, app: App) -> None:
+    async def test_jobs_of_an_incomplete_batch_are_released_without_counting_the_attempt(self, app: App) -> None:
         calls = Calls(app, batch=100, linger="1h")
         async with app:
             async with working(app):
@@ -587,36 +591,36 @@ class TestShutdown:
                 for job_id in job_ids:
                     await eventually(partial(running, app, job_id))
                 began = time.monotonic()
-            assert await unburned(app, job_ids)
+            assert await all_released(app, job_ids)
         assert time.monotonic() - began < CLEANUP_TIMEOUT_S
         assert calls.sizes == []
 
 
-class TestDeclaring:
+class TestDeclaringABatchHandler:
     @pytest.mark.parametrize("size", [0, -1, True, 2.5, "10"])
-    def test_a_batch_is_a_number_of_jobs(self, size: Any) -> None:
+    def test_batch_must_be_a_positive_number(self, size: Any) -> None:
         with pytest.raises(awa.ConfigError, match=f"batch is the largest number of jobs .* 1 or more, not {size!r}"):
             App().job(batch=size)
 
-    def test_linger_goes_with_batch(self) -> None:
+    def test_linger_needs_batch(self) -> None:
         with pytest.raises(awa.ConfigError, match="linger needs batch"):
             App().job(linger="1s")  # type: ignore[call-overload]
 
-    def test_linger_is_shorter_than_the_timeout(self) -> None:
+    def test_linger_must_be_shorter_than_the_timeout(self) -> None:
         async def late(jobs: list[BatchJob]) -> None: ...
 
         with pytest.raises(awa.ConfigError, match="late: linger must be shorter than the timeout"):
             App().job(batch=2, linger="2s", timeout="2s")(late)
 
-    def test_linger_is_not_negative(self) -> None:
+    def test_linger_must_not_be_negative(self) -> None:
         with pytest.raises(awa.AwaError, match="-1 is negative"):
             App().job(batch=2, linger=-1)
 
-    def test_linger_is_a_duration(self) -> None:
+    def test_linger_must_be_a_duration(self) -> None:
         with pytest.raises(awa.AwaError, match="soon"):
             App().job(batch=2, linger="soon")
 
-    def test_a_handler_has_one_parameter(self) -> None:
+    def test_batch_handler_must_have_one_parameter(self) -> None:
         async def none() -> None: ...
         async def two(jobs: list[BatchJob], more: int) -> None: ...
         async def named(*, jobs: list[BatchJob]) -> None: ...
@@ -626,7 +630,7 @@ class TestDeclaring:
             with pytest.raises(awa.ConfigError, match=f"{function.__name__}: a batch handler takes one parameter"):
                 App().job(batch=2)(function)  # type: ignore[arg-type]
 
-    async def test_a_job_takes_any_json_by_name(self, app: App) -> None:
+    async def test_batch_job_accepts_any_json_arguments_by_name(self, app: App) -> None:
         calls = Calls(app)
         work = app.job(kind="other", batch=2)(calls.in_loop)
         async with app:
@@ -638,7 +642,7 @@ class TestDeclaring:
             {"whatever": {"deep": True}},
         ]
 
-    def test_what_json_cannot_hold_or_has_no_name_is_refused(self) -> None:
+    def test_batch_job_refuses_positional_arguments_and_values_that_are_not_json(self) -> None:
         app = App()
 
         @app.job(batch=2)
@@ -649,7 +653,7 @@ class TestDeclaring:
         with pytest.raises(awa.AwaError, match='work: argument "bad": an object is not JSON-serializable'):
             work.new(bad=object())
 
-    async def test_the_function_can_still_be_called(self) -> None:
+    async def test_batch_handler_can_be_called_directly(self) -> None:
         app = App()
 
         @app.job(batch=2)
@@ -658,7 +662,7 @@ class TestDeclaring:
 
         assert await work([]) == 0
 
-    async def test_a_schedule_enqueues_it(self, app: App) -> None:
+    async def test_batch_job_can_have_a_schedule(self, app: App) -> None:
         seen: list[dict[str, Any]] = []
 
         @app.cron("* * * * * *")

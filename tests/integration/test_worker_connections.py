@@ -1,4 +1,4 @@
-"""A worker hears of jobs by notification, and outlives its connections."""
+"""A worker receives notifications, and survives the loss of its connections."""
 
 import asyncio
 import socket
@@ -30,10 +30,10 @@ KEEPALIVES = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER
 
 
 class TestConnections:
-    async def test_a_server_that_falls_silent_is_left_for_one_that_answers(
+    async def test_worker_reconnects_when_the_server_stops_answering(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No connection ends: somebody in between, who has lost the server, goes on taking what is sent."""
+        """No connection ends: a proxy that has lost the server still accepts what is sent."""
         monkeypatch.setattr("awa_py.db.reconnecting.COMMAND_TIMEOUT_S", 2.0)
         async with counting_proxy(database_url) as (url, wire):
             app = with_settings(url, replace(QUICK, heartbeat_interval=seconds(1), heartbeat_staleness=seconds(6)))
@@ -49,16 +49,16 @@ class TestConnections:
                 job = await outside.enqueue("work")
                 await outside.result(job.id, timeout="60s")
 
-    async def test_our_own_system_notices_a_server_that_is_gone(self, connection: DedicatedConnection) -> None:
-        """One that was cut off sends no end: the kernel asks for it, and gives up after 15 s."""
-        opened: socket.socket = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
-        if opened.family == socket.AF_UNIX:
+    async def test_connection_has_keepalives_that_detect_a_lost_server(self, connection: DedicatedConnection) -> None:
+        """A server that was cut off does not close its connections: the kernel must notice it within 15 s."""
+        connected_socket: socket.socket = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        if connected_socket.family == socket.AF_UNIX:
             pytest.skip("a unix socket ends with its server")
-        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connected_socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         known = {name: value for name, value in KEEPALIVES.items() if hasattr(socket, name)}
-        assert known == {name: opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known}
+        assert known == {name: connected_socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known}
 
-    async def test_a_new_job_wakes_an_idle_worker(self, database_url: str) -> None:  # F13
+    async def test_new_job_wakes_an_idle_worker(self, database_url: str) -> None:  # F13
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
 
         @app.job
@@ -71,7 +71,7 @@ class TestConnections:
                 await app.result(job.id, timeout="20s")
                 assert time.monotonic() - began < 5
 
-    async def test_a_lost_listener_listens_again(self, database_url: str, session: Session) -> None:
+    async def test_listener_reconnects(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
 
         @app.job
@@ -81,12 +81,12 @@ class TestConnections:
             for _ in range(2):
                 before = await listener_pids(session)
                 assert await terminate(session, "awa listener") == 1
-                await eventually(partial(listens_anew, session, before))
+                await eventually(partial(has_new_listener, session, before))
                 await eventually(lambda: worker.listening)
                 job = await app.enqueue("work")
                 await app.result(job.id, timeout="20s")
 
-    async def test_what_was_enqueued_while_nobody_listened_is_found_at_once(
+    async def test_job_enqueued_while_the_listener_was_away_is_found_at_once(
         self, database_url: str, session: Session
     ) -> None:
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
@@ -99,7 +99,7 @@ class TestConnections:
             job = await app.enqueue("work")
             await app.result(job.id, timeout="20s")
 
-    async def test_every_connection_cut_under_load_loses_nothing(self, app: App, session: Session) -> None:
+    async def test_no_job_is_lost_when_all_connections_break_under_load(self, app: App, session: Session) -> None:
         total = 600
         active: set[int] = set()
         twice: list[int] = []
@@ -132,12 +132,12 @@ async def listener_pids(session: Session) -> set[int]:
     return {row["pid"] for row in rows}
 
 
-async def listens_anew(session: Session, before: set[int]) -> bool:
+async def has_new_listener(session: Session, before: set[int]) -> bool:
     return bool(await listener_pids(session) - before)
 
 
 async def terminate(session: Session, name: str) -> int:
-    """Ends the sessions of a name in this database, but for the test's own."""
+    """Terminate the sessions of this application name in this database, except for the test's own."""
     return await count(
         session.connection,
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() "

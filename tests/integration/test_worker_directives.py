@@ -344,7 +344,7 @@ class TestWorker:
             async with asyncio.timeout(PATIENCE_S):
                 await task
             assert await app.result(job.id, timeout="1s") == "the end"
-        assert gate.told == []
+        assert gate.stop_reasons == []
         assert await list_workers(session, staleness=STALENESS) == []
 
     async def test_list_shows_that_a_worker_is_stopping(self, app: App, session: Session) -> None:

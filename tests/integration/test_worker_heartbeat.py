@@ -1,4 +1,4 @@
-"""Heartbeats of running jobs, and leases that are lost."""
+"""Heartbeats: renewed leases, lost leases, and a worker whose heartbeats fail."""
 
 import asyncio
 import time
@@ -36,8 +36,8 @@ from tests.support import (
 
 pytestmark = pytest.mark.integration
 
-# As a crash of the server does it, when it comes before their commits have reached the disk.
-TAKE_BACK_CLAIMS = """
+# What a crash of the server does if the commits of the claims have not reached the disk.
+UNDO_CLAIMS = """
     WITH gone AS (DELETE FROM awa.running RETURNING *)
     INSERT INTO awa.ready (id, kind, queue, max_attempts, lease, attempt)
     SELECT id, kind, queue, max_attempts, lease - 1, attempt - 1 FROM gone
@@ -45,44 +45,44 @@ TAKE_BACK_CLAIMS = """
 
 
 class TestHeartbeat:
-    async def test_renewals_are_batched_and_what_does_not_come_back_is_lost(self, session: Session) -> None:  # P6
-        kept, asked, taken = await insert_running(session, 3, silent_s=60)
+    async def test_one_statement_renews_all_leases_and_omits_lost_ones(self, session: Session) -> None:  # P6
+        kept, cancelled, taken = await insert_running(session, 3, silent_s=60)
         await session.connection.execute("UPDATE awa.running SET lease = 2 WHERE id = $1", taken)
-        await session.connection.execute("UPDATE awa.running SET cancel_requested_at = now() WHERE id = $1", asked)
-        assert await renew_leases(session, OWNER, [kept, asked, taken], [1, 1, 1]) == {kept: False, asked: True}
-        beaten = "SELECT id FROM awa.running WHERE heartbeat_at > now() - interval '30 seconds' ORDER BY id"
-        assert [row["id"] for row in await session.connection.fetch(beaten)] == [kept, asked]
+        await session.connection.execute("UPDATE awa.running SET cancel_requested_at = now() WHERE id = $1", cancelled)
+        assert await renew_leases(session, OWNER, [kept, cancelled, taken], [1, 1, 1]) == {kept: False, cancelled: True}
+        renewed = "SELECT id FROM awa.running WHERE heartbeat_at > now() - interval '30 seconds' ORDER BY id"
+        assert [row["id"] for row in await session.connection.fetch(renewed)] == [kept, cancelled]
 
-    async def test_a_worker_without_jobs_sends_no_renewals(  # P6
+    async def test_worker_without_jobs_sends_no_renewals(  # P6
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        beats: list[object] = []
-        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", lambda *values: beats.append(values))
+        renewals: list[object] = []
+        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", lambda *values: renewals.append(values))
         app = with_settings(database_url, replace(HASTY, heartbeat_interval=seconds(0.1)))
         async with app, working(app), another_session(app.database) as session:
             seen = "SELECT heartbeat_at - started_at > interval '1 second' FROM awa.workers"
 
-            async def has_beaten_often() -> bool:
+            async def sent_heartbeats_for_a_second() -> bool:
                 return bool(await session.connection.fetchval(seen))
 
-            await eventually(has_beaten_often)
-        assert beats == []
+            await eventually(sent_heartbeats_for_a_second)
+        assert renewals == []
 
-    async def test_a_first_beat_that_comes_late_renews_nothing_that_is_fresh(
+    async def test_late_first_heartbeat_does_not_renew_fresh_leases(
         self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        beats: list[object] = []
+        renewals: list[object] = []
         gate = Gate()
 
-        class LateLink(ReconnectingConnection):
+        class LateConnection(ReconnectingConnection):
             async def get(self) -> DedicatedConnection:
                 await eventually(gate.started.is_set)
                 return await super().get()
 
-        monkeypatch.setattr("awa_py.worker.heartbeat.ReconnectingConnection", LateLink)
-        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", lambda *values: beats.append(values))
-        seldom = replace(QUICK, heartbeat_interval=seconds(60), heartbeat_staleness=seconds(180))
-        app = with_settings(database_url, seldom)
+        monkeypatch.setattr("awa_py.worker.heartbeat.ReconnectingConnection", LateConnection)
+        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", lambda *values: renewals.append(values))
+        long_interval = replace(QUICK, heartbeat_interval=seconds(60), heartbeat_staleness=seconds(180))
+        app = with_settings(database_url, long_interval)
 
         @app.job
         def work(ctx: Context) -> str:
@@ -94,9 +94,9 @@ class TestHeartbeat:
             await eventually(partial(count, session.connection, seen))
             gate.open.set()
             await app.result(job.id, timeout="20s")
-        assert beats == []
+        assert renewals == []
 
-    async def test_a_handler_that_blocks_the_event_loop_does_not_look_dead(self, database_url: str) -> None:
+    async def test_worker_with_a_blocked_event_loop_keeps_its_leases(self, database_url: str) -> None:
         app = with_settings(database_url, replace(HASTY, heartbeat_rescue_interval=seconds(0.2)))
 
         @app.job
@@ -110,7 +110,7 @@ class TestHeartbeat:
             found = await app.get(job.id)
         assert (found.result, found.attempt, found.rescues, found.errors) == ("done", 1, 0, [])
 
-    async def test_a_queues_shorter_staleness_is_obeyed_even_by_jobs_in_flight(
+    async def test_shorter_staleness_of_a_queue_applies_to_jobs_in_flight(
         self, database_url: str, session: Session
     ) -> None:
         app = with_settings(
@@ -132,15 +132,15 @@ class TestHeartbeat:
             job = await app.enqueue("work")
             await eventually(gate.started.is_set)
             await set_queue(session, "default", {"staleness": seconds(2)})
-            for _ in range(4):  # four beats: longer than the lease that it began with
+            for _ in range(4):  # four renewals: longer than the lease that it started with
                 last = (await look(session, job.id)).heartbeat_at
                 await eventually(partial(beaten_since, session, job.id, last))
             gate.open.set()
             assert await app.result(job.id, timeout="20s") == "the end"
             assert (await app.get(job.id)).rescues == 0
-        assert gate.told == []
+        assert gate.stop_reasons == []
 
-    async def test_an_attempt_whose_claim_was_taken_back_and_made_again_here_changes_nothing(
+    async def test_attempt_whose_claim_was_undone_and_repeated_here_changes_nothing(
         self, database_url: str, session: Session
     ) -> None:
         no_renewals = replace(QUICK, heartbeat_interval=seconds(20), heartbeat_staleness=seconds(60))
@@ -158,19 +158,19 @@ class TestHeartbeat:
             job = await app.enqueue("work")
             await eventually(first.started.is_set)
             claimed = await look(session, job.id)
-            await session.connection.execute(TAKE_BACK_CLAIMS)
+            await session.connection.execute(UNDO_CLAIMS)
             await eventually(lambda: sample(worker, "awa_lost_leases_total"))
             again = await look(session, job.id)
             assert (again.state, again.lease, again.worker_id) == (claimed.state, claimed.lease, claimed.worker_id)
             second.open.set()
             assert await app.result(job.id, timeout="20s") == "the end of the second"
             found = await app.get(job.id)
-        assert first.told == ["its lease was lost"]
+        assert first.stop_reasons == ["its lease was lost"]
         assert (found.attempt, found.progress) == (1, {"fraction": 0.5, "message": "the second"})
         assert sample(worker, "awa_lost_leases_total") == 1
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    async def test_a_lost_lease_is_told_and_its_outcome_changes_nothing(  # F8, A12, P7
+    async def test_lost_lease_stops_the_handler_and_its_outcome_changes_nothing(  # F8, A12, P7
         self, database_url: str, session: Session, caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         app = with_settings(database_url, HASTY)
@@ -182,7 +182,7 @@ class TestHeartbeat:
             try:
                 await asyncio.sleep(PATIENCE_S)
             finally:
-                gate.told.append(ctx.cancel_reason or "")
+                gate.stop_reasons.append(ctx.cancel_reason or "")
 
         @app.job
         def in_thread(ctx: Context) -> str:
@@ -193,19 +193,17 @@ class TestHeartbeat:
                 job = await app.enqueue(kind)
                 await eventually(gate.started.is_set)
                 await session.connection.execute("UPDATE awa.running SET lease = 7, worker_id = gen_random_uuid()")
-                await eventually(lambda: gate.told)
+                await eventually(lambda: gate.stop_reasons)
                 await eventually(lambda: sample(worker, "awa_lost_leases_total"))
             assert sample(worker, "awa_lost_leases_total") == 1
             found = await app.get(job.id)
-        assert gate.told == ["its lease was lost"]
+        assert gate.stop_reasons == ["its lease was lost"]
         assert (found.state, found.lease, found.errors) == (State.RUNNING, 7, [])
         assert "the lease was lost before attempt 1 ended" in caplog.text
 
-    async def test_a_heart_that_was_away_asks_at_once_what_is_still_its_own(
-        self, database_url: str, session: Session
-    ) -> None:
-        seldom = replace(QUICK, heartbeat_interval=seconds(300), heartbeat_staleness=seconds(900))
-        app = with_settings(database_url, seldom)
+    async def test_reconnected_heartbeat_renews_all_leases_at_once(self, database_url: str, session: Session) -> None:
+        long_interval = replace(QUICK, heartbeat_interval=seconds(300), heartbeat_staleness=seconds(900))
+        app = with_settings(database_url, long_interval)
         gate = Gate()
 
         @app.job
@@ -220,33 +218,33 @@ class TestHeartbeat:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND application_name = 'awa heartbeat'"
             )
-            await eventually(lambda: gate.told)
-        assert gate.told == ["its lease was lost"]
+            await eventually(lambda: gate.stop_reasons)
+        assert gate.stop_reasons == ["its lease was lost"]
 
-    async def test_a_rescued_job_is_told_at_once_where_it_runs(self, app: App, session: Session) -> None:  # A12
-        told: list[str | None] = []
+    async def test_rescued_job_stops_its_old_handler_at_once(self, app: App, session: Session) -> None:  # A12
+        stop_reasons: list[str | None] = []
 
         @app.job
         async def work(ctx: Context) -> None:
             try:
                 await asyncio.sleep(PATIENCE_S)
             finally:
-                told.append(ctx.cancel_reason)
+                stop_reasons.append(ctx.cancel_reason)
 
         async with app, working(app):
             job = await app.enqueue("work")
             await eventually(lambda: running(app, job.id))
             await session.connection.execute("UPDATE awa.running SET deadline_at = now()")
             assert len(await rescue_overdue_jobs(session, limit=5)) == 1
-            await eventually(lambda: told)
-        assert told == ["its lease was lost"]
+            await eventually(lambda: stop_reasons)
+        assert stop_reasons == ["its lease was lost"]
 
-    async def test_a_worker_that_cannot_beat_stops_its_handlers_before_their_leases_end(  # P5
+    async def test_worker_without_heartbeats_stops_its_handlers_before_their_leases_expire(  # P5
         self, database_url: str, database: Database, session: Session
     ) -> None:
         settings = replace(QUICK, heartbeat_interval=seconds(0.3), heartbeat_staleness=seconds(3))
         app = with_settings(database_url, settings)
-        told: list[str | None] = []
+        stop_reasons: list[str | None] = []
         attempts: list[int] = []
 
         @app.job
@@ -257,18 +255,18 @@ class TestHeartbeat:
             try:
                 await asyncio.sleep(PATIENCE_S)
             finally:
-                told.append(ctx.cancel_reason)
+                stop_reasons.append(ctx.cancel_reason)
 
         async with app, working(app), another_session(database) as locker:
             job = await app.enqueue("work")
             await eventually(lambda: attempts)
             async with locker.connection.transaction():
                 await locker.connection.execute("LOCK TABLE awa.running IN ACCESS EXCLUSIVE MODE")
-                await eventually(lambda: told)
+                await eventually(lambda: stop_reasons)
                 age_s = await locker.connection.fetchval(
                     "SELECT extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 FROM awa.running"
                 )
             assert age_s < 3
             assert await app.result(job.id, timeout="20s") is None
-        assert told == ["its lease expired: the database could not be reached"]
-        assert attempts == [1, 1]  # given back unburned
+        assert stop_reasons == ["its lease expired: the database could not be reached"]
+        assert attempts == [1, 1]  # released without counting the attempt

@@ -1,4 +1,4 @@
-"""Handlers that a worker stops: their time is over, or they are cancelled."""
+"""Handlers that are stopped by a timeout or a cancel."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 
 class TestTimeout:
-    async def test_an_asynchronous_handler_is_interrupted(self, app: App) -> None:  # D3
+    async def test_timeout_interrupts_an_async_handler(self, app: App) -> None:  # D3
         @app.job(timeout="0.2s")
         async def work(ctx: Context) -> None:
             await asyncio.sleep(PATIENCE_S)
@@ -39,8 +39,8 @@ class TestTimeout:
         assert job.state is State.RETRYABLE
         assert job.errors[-1]["error"] == "HandlerTimeout: timed out after 0.2 s"
 
-    async def test_a_synchronous_handler_is_told_and_its_slot_stays_taken_until_it_ends(self, app: App) -> None:
-        told: list[str | None] = []
+    async def test_timed_out_sync_handler_sees_it_and_holds_its_slot_until_it_ends(self, app: App) -> None:
+        stop_reasons: list[str | None] = []
         go_on = threading.Event()
 
         @app.job(timeout="0.3s", max_attempts=1)
@@ -48,7 +48,7 @@ class TestTimeout:
             deadline = time.monotonic() + PATIENCE_S
             while not ctx.cancelled and time.monotonic() < deadline:
                 time.sleep(0.01)
-            told.append(ctx.cancel_reason)
+            stop_reasons.append(ctx.cancel_reason)
             go_on.wait(PATIENCE_S)
 
         @app.job
@@ -63,16 +63,16 @@ class TestTimeout:
 
             try:
                 await eventually(failed)
-                await eventually(lambda: told)
+                await eventually(lambda: stop_reasons)
                 await asyncio.sleep(3 * QUICK.poll_interval.total_seconds())
                 assert (await app.get(waiting.id)).state is State.AVAILABLE
                 assert sample(worker, "awa_jobs_running", queue="default") == 1
             finally:
                 go_on.set()
             assert await app.result(waiting.id, timeout="20s") is None
-        assert told == ["the attempt timed out"]
+        assert stop_reasons == ["the attempt timed out"]
 
-    async def test_a_timeout_error_of_the_handlers_own_is_an_error_like_others(self, app: App) -> None:
+    async def test_timeout_error_raised_by_the_handler_is_an_ordinary_error(self, app: App) -> None:
         @app.job(timeout="30s")
         async def work() -> None:
             raise TimeoutError("the API was slow")
@@ -80,7 +80,7 @@ class TestTimeout:
         job = await run_one(app, "work")
         assert job.errors[-1]["error"] == "TimeoutError: the API was slow"
 
-    async def test_past_the_absolute_deadline_it_fails(self, app: App, session: Session) -> None:  # D3
+    async def test_job_past_its_deadline_fails(self, app: App, session: Session) -> None:  # D3
         @app.job
         async def work() -> None:
             await asyncio.sleep(PATIENCE_S)
@@ -94,15 +94,15 @@ class TestTimeout:
 
 
 class TestCancel:
-    async def test_an_asynchronous_handler_is_interrupted_within_seconds(self, app: App) -> None:  # F7
-        told: list[str | None] = []
+    async def test_cancel_interrupts_an_async_handler_within_seconds(self, app: App) -> None:  # F7
+        stop_reasons: list[str | None] = []
 
         @app.job
         async def work(ctx: Context) -> None:
             try:
                 await asyncio.sleep(PATIENCE_S)
             finally:
-                told.append(ctx.cancel_reason)
+                stop_reasons.append(ctx.cancel_reason)
 
         async with app, working(app):
             job = await app.enqueue("work")
@@ -113,9 +113,9 @@ class TestCancel:
                 await app.result(job.id, timeout="20s")
             assert time.monotonic() - began < 5
             assert (await app.get(job.id)).attempt == 1
-        assert told == ["cancelled by user"]
+        assert stop_reasons == ["cancelled by user"]
 
-    async def test_it_works_without_hearing_notifications(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_cancel_works_without_notifications(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("awa_py.db.listener.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 2))
 
         @app.job
@@ -133,7 +133,7 @@ class TestCancel:
             worker.stop()
             await running_worker
 
-    async def test_a_synchronous_handler_is_told_and_one_that_finishes_stays_completed(self, app: App) -> None:  # F7
+    async def test_cancelled_sync_handler_that_returns_completes(self, app: App) -> None:  # F7
         gate = Gate()
 
         @app.job
@@ -145,9 +145,9 @@ class TestCancel:
             await eventually(gate.started.is_set)
             await app.cancel(job.id)
             assert await app.result(job.id, timeout="20s") == "the end"
-        assert gate.told == ["cancelled by user"]
+        assert gate.stop_reasons == ["cancelled by user"]
 
-    async def test_a_synchronous_handler_that_gives_up_ends_cancelled(self, app: App) -> None:
+    async def test_cancelled_sync_handler_that_raises_ends_cancelled(self, app: App) -> None:
         gate = Gate()
 
         @app.job
@@ -162,7 +162,7 @@ class TestCancel:
             with pytest.raises(awa.JobCancelled, match="cancelled by user"):
                 await app.result(job.id, timeout="20s")
 
-    async def test_an_asynchronous_handler_that_finishes_anyway_stays_completed(self, app: App) -> None:  # F7
+    async def test_cancelled_async_handler_that_returns_completes(self, app: App) -> None:  # F7
         @app.job
         async def work() -> str:
             with suppress(asyncio.CancelledError):
@@ -175,7 +175,7 @@ class TestCancel:
             await app.cancel(job.id)
             assert await app.result(job.id, timeout="20s") == "done"
 
-    async def test_a_job_that_waits_to_be_told_is(self, app: App) -> None:
+    async def test_wait_cancelled_returns_when_the_job_is_cancelled(self, app: App) -> None:
         @app.job
         async def work(ctx: Context) -> str:
             waiting = asyncio.ensure_future(ctx.wait_cancelled())
@@ -190,7 +190,7 @@ class TestCancel:
             await app.cancel(job.id)
             assert await app.result(job.id, timeout="20s") == "cancelled by user"
 
-    async def test_a_job_that_was_cancelled_before_its_first_step_ends(self, app: App, session: Session) -> None:
+    async def test_job_cancelled_right_after_its_claim_ends(self, app: App, session: Session) -> None:
         ran: list[int] = []
 
         @app.job

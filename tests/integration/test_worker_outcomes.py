@@ -1,4 +1,4 @@
-"""What becomes of a job that a worker ran, and what its handler is given."""
+"""The outcomes of handlers, and the context that they get."""
 
 import logging
 import sys
@@ -28,8 +28,8 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
-class TestFamilies:
-    async def test_a_job_starts_children_waits_for_them_and_sees_their_results(self, app: App) -> None:  # D5
+class TestChildren:
+    async def test_job_enqueues_children_and_waits_for_their_results(self, app: App) -> None:  # D5
         @app.job
         async def double(number: int) -> int:
             return number * 2
@@ -52,7 +52,7 @@ class TestFamilies:
                 ("double", 6, parent.id),
             ]
 
-    async def test_a_handler_may_enqueue_though_nobody_opened_the_app(self, app: App, session: Session) -> None:
+    async def test_handler_can_enqueue_without_an_open_app(self, app: App, session: Session) -> None:
         @app.job
         async def child() -> None: ...
 
@@ -67,7 +67,7 @@ class TestFamilies:
 
 
 class TestOutcomes:
-    async def test_a_return_completes_with_the_result(self, app: App) -> None:
+    async def test_return_value_is_the_result(self, app: App) -> None:
         @app.job
         async def add(a: int, b: int) -> dict[str, int]:
             return {"sum": a + b}
@@ -78,16 +78,16 @@ class TestOutcomes:
             assert await app.result(job.id, timeout="10s") == {"sum": 3}
             assert (await app.get(job.id)).state is State.COMPLETED
 
-    async def test_a_synchronous_handler_runs_in_a_thread(self, app: App) -> None:
+    async def test_sync_handler_runs_in_a_thread(self, app: App) -> None:
         @app.job
-        def where() -> str:
+        def thread_name() -> str:
             return threading.current_thread().name
 
-        job = await run_one(app, "where")
+        job = await run_one(app, "thread_name")
         assert job.result != threading.current_thread().name
         assert job.result.startswith("awa-handler")
 
-    async def test_an_error_is_tried_again_and_its_causes_are_kept(self, app: App) -> None:  # P8
+    async def test_failed_attempt_is_retried_and_keeps_the_causes_of_its_error(self, app: App) -> None:  # P8
         @app.job
         async def work() -> NoReturn:
             try:
@@ -99,13 +99,13 @@ class TestOutcomes:
         assert (job.state, job.attempt) == (State.RETRYABLE, 1)
         assert job.errors[-1]["error"] == "RuntimeError: outer ← KeyError: 'inner'"
 
-    async def test_the_last_attempt_fails_for_good(self, app: App, caplog: pytest.LogCaptureFixture) -> None:  # F20
+    async def test_failed_last_attempt_fails_the_job(self, app: App, caplog: pytest.LogCaptureFixture) -> None:  # F20
         @app.job(max_attempts=2)
         def work() -> NoReturn:
             raise ValueError("no")
 
         async with app:
-            await set_backoff_off(app)
+            await disable_backoff(app)
             job = await app.enqueue("work")
             await drain(app)
             assert ((await app.get(job.id)).state, (await app.get(job.id)).attempt) == (State.FAILED, 2)
@@ -118,7 +118,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("how", ["raised", "returned"])
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    async def test_deliberate_ends_may_be_raised_or_returned(self, app: App, how: str, kind: str) -> None:
+    async def test_outcomes_can_be_raised_or_returned(self, app: App, how: str, kind: str) -> None:
         ends: dict[str, Outcome] = {
             "retry": awa.Retry("later", after="60s"),
             "snooze": awa.Snooze("60s"),
@@ -158,7 +158,7 @@ class TestOutcomes:
         for name in ("retry", "snooze"):
             assert seconds(50) < found[name].run_at - found[name].created_at < seconds(90)
 
-    async def test_a_reason_may_be_an_exception(self, app: App) -> None:
+    async def test_reason_of_an_outcome_can_be_an_exception(self, app: App) -> None:
         @app.job
         async def work() -> NoReturn:
             raise awa.Fail(ValueError("odd"))  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ class TestOutcomes:
         job = await run_one(app, "work")
         assert (job.state, job.errors[-1]["error"]) == (State.FAILED, "odd")
 
-    async def test_a_result_that_is_not_json_fails_without_a_retry(self, app: App) -> None:
+    async def test_result_that_is_not_json_fails_the_job_without_a_retry(self, app: App) -> None:
         @app.job
         async def work() -> object:
             return {"when": object()}
@@ -175,7 +175,7 @@ class TestOutcomes:
         assert (job.state, job.attempt) == (State.FAILED, 1)
         assert job.errors[-1]["error"] == "work: result.when: an object is not JSON-serializable"
 
-    async def test_a_result_that_is_too_large_fails_without_a_retry(self, database_url: str) -> None:
+    async def test_result_that_is_too_large_fails_the_job_without_a_retry(self, database_url: str) -> None:
         app = with_settings(database_url, replace(QUICK, max_args_bytes=100))
 
         @app.job
@@ -190,7 +190,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
     @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit("x"), StopIteration("x")])
-    async def test_whatever_a_handler_raises_ends_only_the_handler(
+    async def test_base_exception_in_a_handler_does_not_stop_the_worker(
         self, app: App, kind: str, error: BaseException
     ) -> None:
         @app.job
@@ -214,7 +214,7 @@ class TestOutcomes:
             assert (await app.get(job.id)).state is State.RETRYABLE
             assert await app.result(other.id, timeout="10s") == "alive"
 
-    async def test_an_error_that_cannot_say_what_it_is_counts_too(self, app: App) -> None:
+    async def test_error_whose_text_cannot_be_read_fails_the_attempt(self, app: App) -> None:
         class Mute(Exception):
             def __str__(self) -> str:
                 raise ValueError("no words")
@@ -227,7 +227,7 @@ class TestOutcomes:
         assert job.state is State.RETRYABLE
         assert job.errors[-1]["error"].startswith("Mute")
 
-    async def test_text_that_postgresql_cannot_store_is_cleaned(self, app: App) -> None:
+    async def test_error_text_that_postgresql_cannot_store_is_cleaned(self, app: App) -> None:
         @app.job
         async def work() -> NoReturn:
             raise ValueError("a\x00b")
@@ -235,7 +235,7 @@ class TestOutcomes:
         job = await run_one(app, "work")
         assert job.errors[-1]["error"] == "ValueError: a\\0b"
 
-    async def test_a_delay_that_no_calendar_has_fails_the_job_and_no_other(self, app: App) -> None:
+    async def test_outcome_that_cannot_be_stored_fails_only_its_job(self, app: App) -> None:
         @app.job
         async def far() -> NoReturn:
             raise awa.Retry(after=999_999_998 * 86_400)
@@ -252,7 +252,7 @@ class TestOutcomes:
         assert job.state is State.FAILED
         assert "the outcome cannot be stored" in job.errors[-1]["error"]
 
-    async def test_arguments_that_do_not_fit_fail_the_attempt(self, app: App, session: Session) -> None:
+    async def test_wrong_arguments_fail_the_attempt(self, app: App, session: Session) -> None:
         @app.job
         async def work(number: int) -> None: ...
 
@@ -263,7 +263,7 @@ class TestOutcomes:
         errors = await session.connection.fetchval("SELECT errors -> 0 ->> 'error' FROM awa.scheduled")
         assert 'work: argument "number"' in errors
 
-    async def test_retention_0_keeps_nothing(self, database_url: str, session: Session) -> None:
+    async def test_completed_job_is_deleted_if_the_retention_is_0(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, replace(QUICK, completed_retention=seconds(0)))
 
         @app.job
@@ -275,13 +275,13 @@ class TestOutcomes:
         assert await states(session) == {}
 
 
-async def set_backoff_off(app: App) -> None:
+async def disable_backoff(app: App) -> None:
     async with app.pool.acquire() as connection:
         await set_queue(app.session(connection), "default", {"backoff_enabled": False})
 
 
 class TestContext:
-    async def test_it_shows_the_job_and_the_attempt(self, app: App) -> None:
+    async def test_context_has_the_job_and_the_attempt(self, app: App) -> None:
         @app.job
         async def work(ctx: Context, number: int) -> dict[str, Any]:
             return {"id": ctx.job.id, "attempt": ctx.attempt, "tags": ctx.job.tags, "args": ctx.job.args}
@@ -289,7 +289,7 @@ class TestContext:
         job = await run_one(app, "work", {"number": 3}, tags=["t"])
         assert job.result == {"id": job.id, "attempt": 1, "tags": ["t"], "args": {"number": 3}}
 
-    async def test_progress_is_seen_while_the_job_runs(self, app: App) -> None:
+    async def test_progress_is_visible_while_the_job_runs(self, app: App) -> None:
         go_on = threading.Event()
 
         @app.job
@@ -309,7 +309,7 @@ class TestContext:
         assert progress["fraction"] == 0.5
         assert progress["message"].startswith("halfway")
 
-    async def test_the_last_word_of_progress_is_there_at_the_end(self, app: App) -> None:
+    async def test_last_progress_is_kept_when_the_job_ends(self, app: App) -> None:
         @app.job
         async def work(ctx: Context) -> None:
             ctx.progress(0.1)
@@ -318,7 +318,7 @@ class TestContext:
         job = await run_one(app, "work")
         assert (job.state, job.progress) == (State.COMPLETED, {"fraction": 1, "message": "done"})
 
-    async def test_progress_is_from_0_to_1(self, app: App) -> None:
+    async def test_progress_must_be_between_0_and_1(self, app: App) -> None:
         @app.job
         async def work(ctx: Context) -> None:
             ctx.progress(50)

@@ -1,4 +1,4 @@
-"""A worker that is told to stop."""
+"""A worker stops: running jobs finish, or are released."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 
 class TestShutdown:  # F19
-    async def test_running_jobs_finish(self, app: App, session: Session) -> None:
+    async def test_running_job_finishes_after_a_stop(self, app: App, session: Session) -> None:
         gate = Gate()
 
         @app.job
@@ -46,10 +46,12 @@ class TestShutdown:  # F19
                 await task
             assert (await app.get(job.id)).result == "the end"
             assert (await app.get(later.id)).state is State.AVAILABLE
-        assert gate.told == []
+        assert gate.stop_reasons == []
 
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
-    async def test_what_is_too_slow_is_given_back_unburned(self, database_url: str, kind: str) -> None:
+    async def test_job_that_is_too_slow_is_released_without_counting_the_attempt(
+        self, database_url: str, kind: str
+    ) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
         gate = Gate()
 
@@ -70,17 +72,17 @@ class TestShutdown:  # F19
             found = await app.get(job.id)
         assert (found.state, found.attempt, found.errors) == (State.AVAILABLE, 0, [])
 
-    async def test_a_thread_that_does_not_listen_is_counted_as_abandoned(self, database_url: str) -> None:
+    async def test_thread_that_does_not_stop_counts_as_abandoned(self, database_url: str) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(0.2)))
         started, release = threading.Event(), threading.Event()
 
         @app.job
-        def deaf() -> None:
+        def hanging() -> None:
             started.set()
             release.wait(PATIENCE_S)
 
         async with app:
-            job = await app.enqueue("deaf")
+            job = await app.enqueue("hanging")
             worker = app.worker(["default"], maintenance=False)
             task = asyncio.create_task(worker.run())
             await eventually(started.is_set)
@@ -91,7 +93,7 @@ class TestShutdown:  # F19
             assert (await app.get(job.id)).state is State.AVAILABLE
             release.set()
 
-    async def test_a_second_stop_ends_it_at_once(self, database_url: str) -> None:
+    async def test_second_stop_interrupts_running_jobs(self, database_url: str) -> None:
         app = with_settings(database_url, replace(QUICK, shutdown_timeout=seconds(600)))
         started = asyncio.Event()
 
@@ -113,7 +115,7 @@ class TestShutdown:  # F19
                 await task
             assert ((await app.get(job.id)).state, (await app.get(job.id)).attempt) == (State.AVAILABLE, 0)
 
-    async def test_heartbeats_go_on_meanwhile(self, database_url: str, session: Session) -> None:
+    async def test_heartbeats_go_on_during_the_drain(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, HASTY)
         gate = Gate()
 
@@ -132,7 +134,7 @@ class TestShutdown:  # F19
             gate.open.set()
             await task
 
-    async def test_it_can_start_and_stop_again_and_again(self, app: App, session: Session) -> None:
+    async def test_worker_can_be_stopped_at_any_moment_of_its_start(self, app: App, session: Session) -> None:
         @app.job
         async def work() -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a worker is called."""
+"""The label of a worker."""
 
 from uuid import UUID, uuid4
 
@@ -22,24 +22,24 @@ WORKER = UUID("00000000-0000-4000-8000-000000000001")
         ({"prefix": " mail ", "version": "", "id": " "}, f"mail-worker-{short_id(WORKER)}"),
     ],
 )
-def test_a_label_has_a_prefix_perhaps_a_version_and_an_id(parts: dict[str, str], label: str | None) -> None:  # F2 F3
+def test_label_consists_of_prefix_version_and_id(parts: dict[str, str], label: str | None) -> None:  # F2 F3
     assert WorkerName(**parts).label(WORKER) == label
 
 
-def test_the_automatic_id_is_four_hex_digits_the_same_for_the_same_worker() -> None:  # F3
+def test_short_id_has_four_hex_digits_and_depends_only_on_the_worker_id() -> None:  # F3
     ids = [uuid4() for _ in range(100)]
     assert all(len(short_id(each)) == 4 and int(short_id(each), 16) >= 0 for each in ids)
     assert [short_id(UUID(str(each))) for each in ids] == [short_id(each) for each in ids]
     assert len({short_id(each) for each in ids}) > 90
 
 
-def test_it_comes_from_the_environment_where_blank_counts_as_unset() -> None:  # F2
+def test_worker_name_comes_from_the_environment_and_blank_variables_count_as_unset() -> None:  # F2
     environ = {"AWA_WORKER_PREFIX": "mail", "AWA_WORKER_VERSION": " ", "AWA_WORKER_ID": "7"}
     assert WorkerName.from_env(environ) == WorkerName(prefix="mail", id="7")
     assert WorkerName.from_env({}) == WorkerName()
 
 
-def test_several_processes_have_a_label_each() -> None:  # F3
+def test_each_process_has_its_own_label() -> None:  # F3
     given = WorkerName(prefix="mail", id="a")
     assert [given.numbered(n).label(WORKER) for n in (1, 2)] == ["mail-worker-a-1", "mail-worker-a-2"]
     automatic = WorkerName(prefix="mail")
@@ -47,6 +47,6 @@ def test_several_processes_have_a_label_each() -> None:  # F3
 
 
 @pytest.mark.parametrize("part", ["two words", "a,b", "mail*", "x" * 61, "a\x00b"])
-def test_a_part_that_could_not_be_told_again_is_refused(part: str) -> None:
+def test_part_with_spaces_or_patterns_is_refused(part: str) -> None:
     with pytest.raises(ConfigError, match="the worker's version"):
         WorkerName(prefix="mail", version=part)
