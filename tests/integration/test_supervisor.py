@@ -37,7 +37,7 @@ signal.signal(signal.SIGINT, stop)
 watch_supervisor()
 say("up", os.environ["AWA_PROCESS_INDEX"])
 while True:
-    signal.pause()
+    time.sleep(0.05)  # not signal.pause(), which misses a signal that arrives right before it
 """
 UNTIL_ASKED_TWICE = """
 def stop(number, frame):
@@ -47,7 +47,7 @@ def stop(number, frame):
 signal.signal(signal.SIGTERM, stop)
 say("up")
 while True:
-    signal.pause()
+    time.sleep(0.05)  # not signal.pause(), which misses a signal that arrives right before it
 """
 MAIN = "import logging, sys; from awa_py.worker.processes.supervisor import Supervisor; logging.basicConfig(); " + (
     "sys.exit(Supervisor(sys.argv[2:], int(sys.argv[1])).run())"

@@ -42,6 +42,7 @@ MAX_RESTART_DELAY_S = 30.0
 FAILURES_RESET_S = 60.0  # after this time of running, earlier failures do not count
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
 WRONG_USAGE = 2
+MAX_SIGNAL_WAIT_S = 1.0  # a signal that arrives right before the queue's get() blocks does not interrupt it
 
 
 class Supervisor:
@@ -146,7 +147,7 @@ class Supervisor:
         if self._systemd.enabled:
             due.append(self._systemd.due_at)
         try:
-            number = self._signals.get(timeout=max(0.0, min(due) - time.monotonic()) if due else None)
+            number = self._signals.get(timeout=max(0.0, min(due) - time.monotonic()) if due else MAX_SIGNAL_WAIT_S)
         except Empty:
             return
         if number == signal.SIGHUP:
