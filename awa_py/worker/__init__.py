@@ -1,1 +1,1 @@
-"""A worker: fetch → execute → complete, with a heartbeat beside it."""
+"""Workers: claim jobs, run their handlers, and write the outcomes."""

@@ -114,7 +114,7 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
 
 
 def stopped_outcome(stop: StopReason) -> AttemptOutcome:
-    """Return the outcome of an attempt that ended because it was asked to stop, or never began."""
+    """Return the outcome of an attempt that ended because it was asked to stop, or never started."""
     match stop:
         case StopReason.CANCELLED:
             return Discarded(state=State.CANCELLED, error=stop)
