@@ -1,14 +1,18 @@
-# make demo: see it work · make test: run the tests · make check: the linters
+# make demo: see it work · make test, make chaos: run the tests · make check: run the linters
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format snapshot bench-peers clean
+.PHONY: demo test chaos check format snapshot bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/awa demo
 
 test: .venv/installed
 	$(BIN)/pytest
+
+# kill, freeze and restart real processes
+chaos: .venv/installed
+	$(BIN)/pytest -m chaos
 
 check: .venv/installed
 	$(BIN)/ruff format --check .

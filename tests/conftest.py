@@ -41,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
         for name in filter(FOREIGN.match, list(os.environ)):
             del os.environ[name]
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Plain `pytest` leaves the chaos tests out; naming a file or a marker includes them.
+    if not config.option.markexpr and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.option.markexpr = "not chaos"
     # Without bytecode in files, half of the start of each process would be the compiler.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False

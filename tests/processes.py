@@ -112,7 +112,7 @@ async def eventually(what: str, condition: Callable[[], Awaitable[bool] | bool],
         if await answer if isinstance(answer, Awaitable) else answer:
             return
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
 
 
 async def is_state(client: App, job_id: int, state: State) -> bool:

@@ -1,3 +1,5 @@
+"""Processes with short intervals, for the tests that kill and freeze them."""
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An app with a handler that forks, as multiprocessing does: the child has all that the worker has open."""
+"""An app whose handler forks, as multiprocessing does: the child inherits all open files of the worker."""
 
 import multiprocessing
 import time
@@ -10,7 +10,7 @@ app = awa.App()
 
 @app.job
 def fork() -> int:
-    """The child's pid. It outlives a worker that is killed."""
+    """Return the pid of a child that outlives the worker."""
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
     child.start()
     assert child.pid is not None

@@ -1,4 +1,4 @@
-"""The app of the chaos tests. What its handlers do, they write down in the file that AWA_TEST_LOG names."""
+"""The app of the chaos tests. Its handlers append what they do to the file AWA_TEST_LOG."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ app = awa.App()
 
 def note(word: str, ctx: awa.Context) -> None:
     line = f"{word} {ctx.job.id} {ctx.attempt} {os.getpid()}\n"
-    with open(os.environ["AWA_TEST_LOG"], "a", encoding="utf-8") as log:  # one short line: appended whole
+    with open(os.environ["AWA_TEST_LOG"], "a", encoding="utf-8") as log:  # one short line: the append is atomic
         log.write(line)
 
 
@@ -31,7 +31,7 @@ async def nap(ctx: awa.Context, seconds: float) -> None:
 
 @app.job
 async def sleep_once(ctx: awa.Context) -> None:
-    """Takes for ever at the first attempt, and no time at the second."""
+    """Sleep forever on the first attempt, return on the second."""
     note("start", ctx)
     if ctx.attempt == 1:
         await asyncio.sleep(3600)
@@ -46,10 +46,10 @@ async def poison(ctx: awa.Context) -> None:
 
 @app.job
 def stubborn(ctx: awa.Context, seconds: float) -> dict[str, int]:
-    """Blocks its thread, whatever it is told."""
+    """Block the thread. Ignore all requests to stop."""
     note("start", ctx)
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         time.sleep(0.05)
     note("done", ctx)
     return {"attempt": ctx.attempt}
@@ -57,13 +57,13 @@ def stubborn(ctx: awa.Context, seconds: float) -> dict[str, int]:
 
 @app.job
 async def block(seconds: float) -> None:
-    """Blocks the event loop."""
+    """Block the event loop."""
     time.sleep(seconds)
 
 
 @app.job
 async def block_thread(name: str, seconds: float) -> None:
-    """Blocks the event loop of another thread."""
+    """Block the event loop of another thread."""
     loops = (gc_object for gc_object in gc.get_objects() if isinstance(gc_object, LoopThread))
     for thread in loops:
         if thread._thread.name == name:

@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of a batch. This module is also the app that it runs."""
+"""Workers that are killed or stopped during a batch. This module is also the app that they run."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def note(word: str, jobs: list[awa.BatchJob]) -> None:
 
 @app.job(batch=20, linger="0.2s")
 async def hang_once(jobs: list[awa.BatchJob]) -> None:
-    """Completes every fourth job, and takes for ever with others at their first attempt."""
+    """Complete every fourth job. Sleep forever if another job is in its first attempt."""
     note("start", jobs)
     for job in jobs:
         if job.args["number"] % 4 == 0:
@@ -39,16 +39,16 @@ async def count(client: awa.App, state: str) -> int:
     return found
 
 
-async def test_jobs_of_a_killed_batch_run_again_and_settled_ones_do_not(
+async def test_killed_batch_runs_again_without_its_settled_jobs(
     client: awa.App, awa_processes: Processes, tmp_path: Path
 ) -> None:
     first = awa_processes.start("worker", "tests.chaos.test_batches:app", "-q", "default", "--concurrency", "3")
     jobs = await client.enqueue_many([client.new("hang_once", {"number": number}) for number in range(60)])
 
-    async def three_batches_hang() -> bool:
+    async def three_batches_sleep() -> bool:
         return (await count(client, "running"), await count(client, "completed")) == (45, 15)
 
-    await eventually("three batches run, and a quarter of them is settled", three_batches_hang)
+    await eventually("three batches run, and a quarter of their jobs is settled", three_batches_sleep)
     first.send(signal.SIGKILL)
     awa_processes.start("worker", "tests.chaos.test_batches:app", "-q", "default", "--concurrency", "3")
 
@@ -63,7 +63,9 @@ async def test_jobs_of_a_killed_batch_run_again_and_settled_ones_do_not(
     assert started == {str(job.id): 1 if number % 4 == 0 else 2 for number, job in enumerate(jobs)}
 
 
-async def test_jobs_of_a_stopped_batch_go_back_unburned(client: awa.App, awa_processes: Processes) -> None:
+async def test_stopped_batch_is_released_without_counting_the_attempt(
+    client: awa.App, awa_processes: Processes
+) -> None:
     worker = awa_processes.start(
         "worker", "tests.chaos.test_batches:app", "-q", "default", "--shutdown-timeout", "1s", "--no-maintenance"
     )
@@ -72,7 +74,7 @@ async def test_jobs_of_a_stopped_batch_go_back_unburned(client: awa.App, awa_pro
     async def all_running() -> bool:
         return await count(client, "running") == 30
 
-    await eventually("all run, or gather", all_running)
+    await eventually("all jobs are claimed", all_running)
     worker.send(signal.SIGTERM)
     assert worker.wait(30) == 0
     rows = await client.pool.fetch("SELECT DISTINCT state, attempt FROM awa.jobs")
