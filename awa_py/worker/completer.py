@@ -21,7 +21,7 @@ from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import heartbeat
 from awa_py.store.session import Session
-from awa_py.text import clean_text, describe, format_frames
+from awa_py.text import clean_text, describe, format_frames, ordinal
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.event_log import EventLog
 from awa_py.worker.in_flight import InFlightJobs
@@ -253,8 +253,8 @@ class Completer:
     def _report_lost(self, jobs: Iterable[ClaimedJob]) -> None:
         for job in jobs:
             self._metrics.lost_leases.inc()
-            message = "%s: the lease was lost before attempt %d ended, its outcome is ignored"
-            self._log(WARNING, job, "lost", message, job, job.attempt)
+            message = "%s: the lease was lost before the %s attempt ended, its outcome is ignored"
+            self._log(WARNING, job, "lost", message, job, ordinal(job.attempt))
 
     def _remove(self, jobs: Sequence[ClaimedJob]) -> Counter[str]:
         """Remove the jobs from those in flight. Return how many there were of each queue."""

@@ -18,6 +18,7 @@ from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import finish
 from awa_py.store.finish import Cooldown, RetryDecision
 from awa_py.store.session import Session
+from awa_py.text import ordinal
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.outcomes import (
     AttemptFailed,
@@ -101,12 +102,12 @@ async def _fail_attempts(batch: OutcomeBatch[AttemptFailed]) -> Mapping[int, Ret
 
 
 def _report_failure(job: ClaimedJob, outcome: AttemptFailed, decision: RetryDecision) -> JobReport:
-    attempts = (job, decision.attempt, decision.max_attempts)
+    attempts = (job, ordinal(decision.attempt), decision.max_attempts)
     if decision.retry_s is None:
         return JobReport(
             level=ERROR,
             topic="failed",
-            message="%s failed permanently on attempt %d of %d: %s",
+            message="%s failed permanently on its %s attempt of %d: %s",
             values=(*attempts, outcome.error),
             exception=outcome.exception,
             counter=attrgetter("failed"),
@@ -115,7 +116,7 @@ def _report_failure(job: ClaimedJob, outcome: AttemptFailed, decision: RetryDeci
     return JobReport(
         level=WARNING,
         topic="retried",
-        message="%s: attempt %d of %d failed, retrying in %.3g s: %s",
+        message="%s: the %s attempt of %d failed, retrying in %.3g s: %s",
         values=(*attempts, decision.retry_s, outcome.error),
         exception=outcome.exception,
         counter=attrgetter("retried"),
@@ -167,8 +168,8 @@ def _report_discard(job: ClaimedJob, outcome: Discarded, _: None) -> JobReport:
     return JobReport(
         level=ERROR,
         topic="failed",
-        message="%s failed permanently on attempt %d: %s",
-        values=(job, job.attempt, outcome.error),
+        message="%s failed permanently on its %s attempt: %s",
+        values=(job, ordinal(job.attempt), outcome.error),
         counter=attrgetter("failed"),
         reason=outcome.reason,
     )

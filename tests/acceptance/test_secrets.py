@@ -409,7 +409,7 @@ class TestWorker:
         for line in (
             "mine: a line of my own [job ",
             "has been blocking the event loop for 0.",
-            "failed permanently on attempt 1",
+            "failed permanently on its 1st attempt",
             "failed, retrying in",
             "took over 1 jobs of queue rescued",
             "schedule bad is disabled",

@@ -199,7 +199,7 @@ class TestHeartbeat:
             found = await app.get(job.id)
         assert gate.stop_reasons == ["its lease was lost"]
         assert (found.state, found.lease, found.errors) == (State.RUNNING, 7, [])
-        assert "the lease was lost before attempt 1 ended" in caplog.text
+        assert "the lease was lost before the 1st attempt ended" in caplog.text
 
     async def test_reconnected_heartbeat_renews_all_leases_at_once(self, database_url: str, session: Session) -> None:
         long_interval = replace(QUICK, heartbeat_interval=seconds(300), heartbeat_staleness=seconds(900))

@@ -113,8 +113,8 @@ class TestOutcomes:
                 await app.result(job.id, timeout="10s")
         levels = [record.levelno for record in caplog.records if record.name == "awa.worker" and record.exc_info]
         assert levels == [logging.WARNING, logging.ERROR]
-        assert "attempt 1 of 2 failed, retrying in 0 s: ValueError: no" in caplog.text
-        assert "failed permanently on attempt 2 of 2" in caplog.text
+        assert "the 1st attempt of 2 failed, retrying in 0 s: ValueError: no" in caplog.text
+        assert "failed permanently on its 2nd attempt of 2" in caplog.text
 
     @pytest.mark.parametrize("how", ["raised", "returned"])
     @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])

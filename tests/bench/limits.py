@@ -1,8 +1,9 @@
-"""Measure the cost of concurrency keys: `python -m tests.bench.keys [JOBS] [ROUNDS]`.
+"""Measure the cost of limits: `python -m tests.bench.limits [JOBS] [ROUNDS]`.
 
-Four processes run the same jobs with 500 keys of limit 2 and without keys, in turn, on one embedded PostgreSQL: first
-jobs that do nothing, then jobs that take a millisecond, then again jobs that do nothing, with keys, while another
-transaction is held open. Meanwhile, a task repeatedly counts how many jobs of each key run.
+Four processes drain the same jobs in turn on one embedded PostgreSQL: without limits, with 500 concurrency keys of
+limit 2, and with a `max_workers` that does not bind. First the jobs do nothing, then they take a millisecond. At the
+end the keyed jobs run again while another transaction holds an old snapshot. All the time, a task counts the running
+jobs of each key.
 """
 
 import asyncio
@@ -18,13 +19,14 @@ from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection
 from awa_py.embedded import EmbeddedPostgres
-from awa_py.store.queues import pause_queue
+from awa_py.store.queues import pause_queue, set_queue
 from awa_py.store.session import Session
 from tests.pages import snapshot_held
 
 PROCESSES = 4
 KEYS = 500
 LIMIT = 2
+MAX_WORKERS = 1_000_000  # does not bind
 INSERT_JOBS = """
     INSERT INTO awa.ready (kind, concurrency_key, concurrency_limit, ordered)
     SELECT $5, 'key' || n % $3, $4::smallint, false FROM generate_series(1, $1::int) AS n WHERE $2
@@ -50,11 +52,14 @@ async def millisecond() -> None:
     await asyncio.sleep(0.001)
 
 
-async def drain(connection: Connection, jobs: int, *, keyed: bool, kind: str = "nothing") -> float:
+async def drain(
+    connection: Connection, jobs: int, *, keyed: bool = False, max_workers: int | None = None, kind: str = "nothing"
+) -> float:
     """Return the jobs per second from the moment when the queue is resumed."""
     session = Session(connection, Schema())
     await pause_queue(session, "default", paused=True)
-    await asyncio.sleep(3)  # let the workers notice the pause and the empty queue
+    await set_queue(session, "default", {"max_workers": max_workers})
+    await asyncio.sleep(3)  # let the workers notice the pause, the limit and the empty queue
     await connection.execute(INSERT_JOBS, jobs, keyed, KEYS, LIMIT, kind)
     await connection.execute("VACUUM ANALYZE awa.ready")
     started = await session.now()
@@ -87,7 +92,7 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
         "-m",
         "awa_cli",
         "worker",
-        "tests.bench.keys:app",
+        "tests.bench.limits:app",
         "-q",
         "default",
         "--database-url",
@@ -100,30 +105,35 @@ async def measure(url: str, jobs: int, rounds: int) -> None:
             stack.callback(worker.terminate)
         while await connection.fetchval("SELECT count(*) FROM awa.workers") < PROCESSES:
             await asyncio.sleep(0.1)
-        await drain(connection, jobs // 5, keyed=False)
-        shares: dict[str, float] = {}
-        rates: dict[str, list[float]] = {}
+        await drain(connection, jobs // 5)
+        ratios: dict[str, dict[str, float]] = {}
+        keyed_rates: list[float] = []
         for kind in ("nothing", "millisecond"):
-            plain, keyed = [], []
+            rates: dict[str, list[float]] = {"plain": [], "keys": [], "max_workers": []}
             for n in range(rounds):
-                plain.append(await drain(connection, jobs, keyed=False, kind=kind))
-                keyed.append(await drain(connection, jobs, keyed=True, kind=kind))
-                line = f"{plain[-1]:,.0f} jobs/s of {kind} without keys, {keyed[-1]:,.0f} with"
-                print(f"round {n + 1}: {line}", flush=True)
-            shares[kind] = statistics.median(b / a for a, b in zip(plain, keyed, strict=True))
-            rates[kind] = keyed
+                rates["plain"].append(await drain(connection, jobs, kind=kind))
+                rates["keys"].append(await drain(connection, jobs, kind=kind, keyed=True))
+                rates["max_workers"].append(await drain(connection, jobs, kind=kind, max_workers=MAX_WORKERS))
+                line = ", ".join(f"{name} {each[-1]:,.0f}" for name, each in rates.items())
+                print(f"round {n + 1}, {kind}, jobs/s: {line}", flush=True)
+            ratios[kind] = {name: _ratio(rates[name], rates["plain"]) for name in ("keys", "max_workers")}
+            keyed_rates = keyed_rates or rates["keys"]
         pinned = []
         async with snapshot_held(database):
             for n in range(rounds):
                 pinned.append(await drain(connection, jobs, keyed=True))
-                print(f"round {n + 1}: {pinned[-1]:,.0f} jobs/s with keys, a transaction open", flush=True)
+                print(f"round {n + 1}, keys and an old snapshot, jobs/s: {pinned[-1]:,.0f}", flush=True)
     await cancel_and_wait(watching)
     await connection.close()
-    pinned_share = statistics.median(pinned) / statistics.median(rates["nothing"])
-    print(f"{jobs:,} jobs, {KEYS} keys, {LIMIT} at once each, {PROCESSES} processes:")
-    print(f"{shares['nothing']:.2f} of the rate without keys, and {pinned_share:.2f} of that with an open transaction;")
-    print(f"{shares['millisecond']:.2f} if jobs take a millisecond;")
-    print(f"{len(samples):,} samples; at most {max(samples)} jobs of a key ran at once")
+    print(f"{jobs:,} jobs, {PROCESSES} processes; medians, relative to the same jobs without limits:")
+    for kind, of_kind in ratios.items():
+        print(f"  {kind}: {', '.join(f'{name} {ratio:.2f}' for name, ratio in of_kind.items())}")
+    print(f"  old snapshot: {statistics.median(pinned) / statistics.median(keyed_rates):.2f} of the rate with keys")
+    print(f"{len(samples):,} samples; at most {max(samples)} jobs of a key ran at once (limit {LIMIT})")
+
+
+def _ratio(rates: list[float], plain: list[float]) -> float:
+    return statistics.median(rate / base for rate, base in zip(rates, plain, strict=True))
 
 
 def main() -> None:
