@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from json import JSONDecoder
 from operator import attrgetter
@@ -20,6 +19,7 @@ from awa_py.model.registry import Handler, Registry
 from awa_py.observability.logs import current_call
 from awa_py.worker.batches import Batch, BatchCollector
 from awa_py.worker.claimed_job import ClaimedJob
+from awa_py.worker.handler_threads import HandlerThreads
 from awa_py.worker.in_flight import Call, InFlightJobs, QueueSlots
 from awa_py.worker.outcome_table import OUTCOMES
 from awa_py.worker.outcomes import (
@@ -57,7 +57,7 @@ class Executor:
         """`on_finished` gets jobs with their outcomes, `on_progress` a job that has new progress, from any thread."""
         self._registry = registry
         self._in_flight = in_flight
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="awa-handler")
+        self._threads = HandlerThreads(in_flight, threads)
         self._max_result_bytes = max_result_bytes
         self._on_finished = on_finished
         self._on_progress = on_progress
@@ -140,8 +140,7 @@ class Executor:
             batch.request_stop(StopReason.SHUTDOWN)
 
     def close(self) -> None:
-        """Shut the thread pool down. A thread that still runs a handler ends by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _run_calls(self) -> None:
         """Run waiting calls one after another, until a handler has to wait for something.
@@ -251,7 +250,7 @@ class Executor:
         if handler.is_async:
             work = handler.function(**arguments)
         else:
-            work = self._run_in_thread(functools.partial(handler.function, **arguments), job)
+            work = self._threads.run(functools.partial(handler.function, **arguments), job)
         return work if job.limit_s is None else _with_limit(work, job)
 
     def _call_batch_handler(self, batch: Batch) -> Coroutine[Any, Any, Any]:
@@ -264,7 +263,7 @@ class Executor:
         if batch.handler.is_async:
             work = batch.handler.function(jobs)
         else:
-            work = self._run_in_thread(functools.partial(batch.handler.function, jobs), batch)
+            work = self._threads.run(functools.partial(batch.handler.function, jobs), batch)
         return _with_limit(work, batch)
 
     def _settle_job(self, batch: Batch, job_id: int, end: object) -> None:
@@ -294,24 +293,6 @@ class Executor:
         calls = () if task is None else (*self._in_flight, *self._running_batches.copy())
         return next((call for call in calls if call.task is task), None)
 
-    async def _run_in_thread(self, function: Callable[[], Any], call: Call) -> Any:
-        future = self._threads.submit(contextvars.copy_context().run, _call_function, function)
-        thread = asyncio.wrap_future(future)
-        interrupted = False
-        while True:
-            try:
-                return await asyncio.shield(thread)
-            except asyncio.CancelledError:
-                if not interrupted and call.stop not in (None, StopReason.SHUTDOWN):
-                    # A thread cannot be interrupted. It was asked to stop: its end decides the outcome.
-                    interrupted = True
-                    _uncancel()
-                    continue
-                if not thread.done() and not future.cancel():
-                    self._in_flight.hold_slot_until(call, thread)
-                    call.mark_abandoned()
-                raise
-
     def _set_progress(self, job: ClaimedJob, progress: str) -> None:
         job.progress = progress
         self._on_progress(job)
@@ -330,16 +311,3 @@ async def _run_until(deadline: float, limit_s: float, work: Coroutine[Any, Any, 
         if timeout.expired():
             raise HandlerTimeout(f"timed out after {limit_s:.3g} s") from None
         raise
-
-
-def _call_function(function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except StopIteration as error:  # a future cannot hold it, and the handler's task would wait forever
-        raise RuntimeError("the handler raised StopIteration") from error
-
-
-def _uncancel() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.uncancel()
