@@ -253,7 +253,7 @@ class TestDisabled:
             ({"expression": ""}, "it has no fields"),
             ({"expression": "99 * * * *"}, "99"),
             ({"expression": "0 0 30 2 *"}, "never fires"),
-            ({"expression": "R * * * *"}, "by chance"),
+            ({"expression": "R * * * *"}, "at random"),
             ({"timezone": "Mars/Phobos"}, 'timezone "Mars/Phobos" is unknown'),
             ({"timezone": ""}, "unknown"),
             ({"timezone": "../../etc/passwd"}, "unknown"),

@@ -43,7 +43,8 @@ class QueueClaimer:
         self._claimed_up_to = [0] * len(PRIORITIES)
         self._full_scan = FullScanSchedule(FULL_SCAN_INTERVAL_S)
         self._limited_until = 0.0
-        self._after_key = ""  # where the next search continues
+        self._after_key = ""  # where the search continues
+        self._search_began = 0.0
         self._slot_was_freed = False  # since the last claim began
         self._retry_when_freed_at = math.inf
         self._exceed_share_at = math.inf
@@ -106,6 +107,8 @@ class QueueClaimer:
     async def _claim_limited(self, session: Session, limit: int) -> Claim:
         began = time.monotonic()
         search = self._full_scan.is_due(began)
+        if search and not self._after_key:
+            self._search_began = began
         found = await self._search(session, limit) if search else []
         claim = await store.claim_limited_jobs(
             session, self._claimant, queue=self.queue, positions=self._scan_start, limit=limit, found=found
@@ -114,7 +117,10 @@ class QueueClaimer:
         # If only the search found jobs, full keys fill the line. The next scan starts at the first job that it found.
         self._advance(in_line or claim.rows[:1])
         too_little = bool(self._after_key) or (claim.search and (bool(found) or not search))
-        self._full_scan.record(full=search, found_too_little=too_little, began=began, ended=time.monotonic())
+        is_complete = search and not self._after_key  # a search of many keys takes several claims
+        self._full_scan.record(
+            full=is_complete, found_too_little=too_little, began=self._search_began, ended=time.monotonic()
+        )
         return claim
 
     async def _search(self, session: Session, limit: int) -> list[int]:
