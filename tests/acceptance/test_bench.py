@@ -183,11 +183,11 @@ async def test_signal_leaves_nothing_behind(
 
 def on_a_terminal(*arguments: str) -> tuple[str, str]:
     """Return the standard output, and what a terminal that is standard error shows."""
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "awa_cli", "bench", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
-    os.close(theirs)
-    shown = read_all(ours)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    os.close(terminal)
+    shown = read_all(controller)
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, shown
     return out, shown

@@ -122,7 +122,7 @@ async def test_interrupt_stops_between_batches(awa: Awa, session: Session, datab
     total = 5000
     await insert(session, "dead", total, state="failed", attempt=1)
     last = await session.connection.fetchval("SELECT max(id) FROM awa.dead")
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     async with another_session(database) as other:
         transaction = other.connection.transaction()
         await transaction.start()
@@ -133,23 +133,23 @@ async def test_interrupt_stops_between_batches(awa: Awa, session: Session, datab
             env={**os.environ, "AWA_DATABASE_URL": database.url},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=theirs,
+            stderr=terminal,
             text=True,
         )
-        os.close(theirs)
+        os.close(terminal)
         try:
             # It waits in the middle for a locked row.
             async def is_waiting() -> bool:
                 return bool(await session.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
             await eventually(is_waiting)
-            shown = await asyncio.to_thread(read_until, ours, "retry ━")
+            shown = await asyncio.to_thread(read_until, controller, "retry ━")
             process.send_signal(signal.SIGINT)
             await transaction.rollback()
             out, _ = process.communicate(timeout=30)
         finally:
             process.kill()
-    seen = shown + read_all(ours)
+    seen = shown + read_all(controller)
     counts = await states(session)
     retried = counts["available"]
     assert process.returncode == 130

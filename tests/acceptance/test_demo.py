@@ -154,17 +154,17 @@ def test_demo_in_an_existing_database_drops_its_schema(
 
 
 def test_demo_in_a_terminal_is_live(temporary: Path) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "awa_cli", "demo", "--seconds", "3"],
         env={**os.environ, "TMPDIR": str(temporary), "TERM": "xterm-256color"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
     )
-    os.close(theirs)
-    shown = read_all(ours)
+    os.close(terminal)
+    shown = read_all(controller)
     assert process.wait(TIMEOUT_S) == 0, shown
     assert "Ctrl-C ends the demo" in shown
     assert re.search(r"awa.*demo.*of 00:03\.0", shown)
