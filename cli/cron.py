@@ -20,8 +20,8 @@ from awa_py.store.session import Session
 
 from .decorators import command
 from .environment import Environment
-from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, stamp
-from .parsing import JsonOption, ScheduleName, parse_moment, parse_object, parse_queue
+from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, timestamp
+from .parsing import JsonOption, ScheduleName, parse_object, parse_queue, parse_time
 
 app = typer.Typer(
     help="List, show, set, preview, pause, resume, trigger and delete cron schedules.",
@@ -123,7 +123,7 @@ async def preview(
     ] = 10,
     timezone: TimezoneOption = None,
     after: Annotated[
-        datetime | None, typer.Option(parser=parse_moment, metavar="TIME", help="Start at this time instead of now.")
+        datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Start at this time instead of now.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -266,8 +266,8 @@ def _fields(schedule: ScheduleRow, now: datetime) -> Fields:
         **{name.replace("_", " "): compact_json(value) for name, value in options.items()},
         "misfire": schedule.misfire,
         "status": _status(schedule),
-        "last fired": stamp(schedule.last_enqueued_at, now),
-        "next": stamp(_next(schedule, now), now),
-        "created": stamp(schedule.created_at, now),
-        "changed": stamp(schedule.updated_at, now),
+        "last fired": timestamp(schedule.last_enqueued_at, now),
+        "next": timestamp(_next(schedule, now), now),
+        "created": timestamp(schedule.created_at, now),
+        "changed": timestamp(schedule.updated_at, now),
     }

@@ -14,7 +14,7 @@ from awa_py.model.options import Unique
 from .environment import Environment, checked
 from .job import as_columns
 from .output import print_json, say
-from .parsing import JsonOption, parse_duration, parse_moment, parse_object, parse_queue
+from .parsing import JsonOption, parse_duration, parse_object, parse_queue, parse_time
 
 MAX_JOBS = 1_000_000
 UNTIL_ENDED = "yes"
@@ -52,7 +52,7 @@ def enqueue(
     ] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(parser=parse_moment, metavar="TIME", help="Run it at this time, e.g. 2026-01-31T09:00+01:00."),
+        typer.Option(parser=parse_time, metavar="TIME", help="Run it at this time, e.g. 2026-01-31T09:00+01:00."),
     ] = None,
     max_attempts: Annotated[
         int | None,
@@ -68,7 +68,7 @@ def enqueue(
     ] = None,
     deadline: Annotated[
         datetime | None,
-        typer.Option(parser=parse_moment, metavar="TIME", help="Fail the job if it has not completed by this time."),
+        typer.Option(parser=parse_time, metavar="TIME", help="Fail the job if it has not completed by this time."),
     ] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="Tag of the job; repeatable.")

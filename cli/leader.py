@@ -3,7 +3,7 @@
 from awa_py.store import election
 
 from .environment import Environment
-from .output import print_fields, print_json, say, stamp
+from .output import print_fields, print_json, say, timestamp
 from .parsing import JsonOption
 
 NO_LEADER = "there is no leader: start `awa worker` or `awa maintenance`"
@@ -25,6 +25,6 @@ async def leader(env: Environment, as_json: JsonOption = False) -> None:
                 "host": found.hostname,
                 "pid": found.pid,
                 "epoch": found.epoch,
-                "elected": stamp(found.elected_at, now),
+                "elected": timestamp(found.elected_at, now),
             }
         )

@@ -128,7 +128,7 @@ def ago(moment: datetime | None, now: datetime) -> str:
     return "never" if moment == NEVER else relative_time(moment - now)
 
 
-def stamp(moment: datetime | None, now: datetime) -> str | None:
+def timestamp(moment: datetime | None, now: datetime) -> str | None:
     """Return a time with its distance: 2026-01-02 03:04:05 UTC (5m ago)."""
     if moment is None:
         return None
@@ -139,7 +139,7 @@ def stamp(moment: datetime | None, now: datetime) -> str | None:
     )
 
 
-def length(value: timedelta | None) -> str:
+def duration_text(value: timedelta | None) -> str:
     """Return a duration, or `default` for None."""
     return "default" if value is None else durations.text(value)
 

@@ -38,10 +38,10 @@ parse_queue = as_usage_error(check_queue)
 
 @as_usage_error
 def parse_duration(text: str) -> timedelta:
-    length = durations.parse(text)
-    if length > MAX_DURATION:
+    duration = durations.parse(text)
+    if duration > MAX_DURATION:
         raise typer.BadParameter(f'"{text}" is too long: the maximum is {MAX_DURATION.days} days')
-    return length
+    return duration
 
 
 def parse_id(text: str) -> int:
@@ -50,7 +50,7 @@ def parse_id(text: str) -> int:
     return int(text)
 
 
-def parse_moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,12 +1,10 @@
 """awa queue …"""
 
-from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from awa_py.errors import UnknownQueue
 from awa_py.model.job import MAX_DURATION, State
@@ -14,44 +12,31 @@ from awa_py.model.rates import Rate
 from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, Setting
 from awa_py.store.session import Session
-from awa_py.store.workers import QueueWorker, list_queue_workers
-from awa_py.text import count, short_duration
+from awa_py.store.workers import list_queue_workers
+from awa_py.text import count
 
 from .decorators import command
 from .environment import Environment
-from .output import Fields, Row, length, print_fields, print_json, print_table, say, stamp
+from .output import duration_text, print_fields, print_json, print_table, say
 from .parsing import (
     DEFAULT,
-    OFF,
     JsonOption,
     QueueName,
     YesOption,
     parse_aging,
     parse_count,
     parse_duration,
-    parse_moment,
     parse_rate,
     parse_setting,
+    parse_time,
 )
+from .queue_output import queue_fields, queue_rows, worker_row
 
 app = typer.Typer(help="List, show, set, pause, resume, unthrottle and purge queues.", no_args_is_help=True)
 
 PURGE_BATCH_SIZE = 5_000
 MAY_BE_ZERO = {"completed_retention", "failed_retention", "aging"}
 PURGED_STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
-HEADERS = {  # short, to fit 80 columns
-    State.AVAILABLE: "ready",
-    State.RUNNING: "run",
-    State.SCHEDULED: "later",
-    State.RETRYABLE: "retry",
-    State.FAILED: "fail",
-    State.COMPLETED: "done",
-}
-LIMITS: dict[str, Callable[[QueueRow], str]] = {
-    "max": lambda queue: str(queue.max_workers or ""),
-    "rate": lambda queue: str(queue.rate or ""),
-    "aging": lambda queue: "" if queue.aging is None else _aging(queue),
-}
 
 
 @command(app, "awa queue list", name="list")
@@ -63,7 +48,7 @@ async def list_queues(env: Environment, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(queues)
     else:
-        print_table(rows(queues, now), empty="no queues")
+        print_table(queue_rows(queues, now), empty="no queues")
 
 
 @command(app, "awa queue show email")
@@ -77,10 +62,10 @@ async def show(env: Environment, name: QueueName, as_json: JsonOption = False) -
         columns = {field.name: getattr(queue, field.name) for field in fields(queue)}
         print_json({**columns, "distribution": workers})
     else:
-        print_fields(_fields(queue, now))
+        print_fields(queue_fields(queue, now))
         if workers:
             say("")
-            print_table([_worker_row(worker) for worker in workers], empty="")
+            print_table([worker_row(worker) for worker in workers], empty="")
 
 
 @command(app, "awa queue set email --max-workers 8 --rate 100/s --timeout default", name="set")
@@ -169,7 +154,7 @@ async def set_queue(
         await store.set_queue(session, name, settings)
         queue = await _find(session, env, name)
         now = await session.now()
-    print_fields(_fields(queue, now))
+    print_fields(queue_fields(queue, now))
 
 
 @command(app, "awa queue pause email --for 10m")
@@ -187,7 +172,7 @@ async def pause(
     ] = None,
     until: Annotated[
         datetime | None,
-        typer.Option(parser=parse_moment, metavar="TIME", help="Resume at this time, e.g. 2026-12-01T09:00+01:00."),
+        typer.Option(parser=parse_time, metavar="TIME", help="Resume at this time, e.g. 2026-12-01T09:00+01:00."),
     ] = None,
 ) -> None:
     """Pause a queue: no job is claimed from it, and running jobs continue."""
@@ -200,7 +185,7 @@ async def pause(
             _check_until(until, await session.now())
         await store.pause_queue(session, name, paused=True, period=period, until=until)
     if period is not None:
-        say(f'queue "{name}" is paused for {length(period)}')
+        say(f'queue "{name}" is paused for {duration_text(period)}')
     else:
         say(f'queue "{name}" is paused' + ("" if until is None else f" until {until.isoformat()}"))
 
@@ -237,22 +222,6 @@ async def purge(env: Environment, name: QueueName, yes: YesOption = False) -> No
     say(f'queue "{name}": {count(purged, "job")} deleted')
 
 
-def rows(queues: Sequence[QueueRow], now: datetime) -> list[Row]:
-    """Return the table of queues. A limit has a column only if a queue has it."""
-    shown = {header: text for header, text in LIMITS.items() if any(text(queue) for queue in queues)}
-    return [
-        {
-            "queue": queue.name,
-            **{header: queue.counts.get(state, 0) for state, header in HEADERS.items()},
-            "workers": queue.workers,
-            **{header: Text(text(queue)) for header, text in shown.items()},
-            "oldest": Text(_age(queue.oldest_available_s)),
-            "status": _status(queue, now),
-        }
-        for queue in queues
-    ]
-
-
 async def _find(session: Session, env: Environment, name: str) -> QueueRow:
     found = await store.list_queues(session, name, staleness=env.settings.heartbeat_staleness)
     if not found:
@@ -267,71 +236,9 @@ def _checked(column: str, value: timedelta | Rate | int | str | None) -> Setting
     return value
 
 
-def _fields(queue: QueueRow, now: datetime) -> Fields:
-    return {
-        "queue": queue.name,
-        "status": _status(queue, now),
-        **{state: queue.counts[state] for state in State if state in queue.counts},
-        "oldest available": _age(queue.oldest_available_s),
-        "workers": queue.workers,
-        "max workers": "unlimited" if queue.max_workers is None else queue.max_workers,
-        "rate": str(queue.rate or "unlimited"),
-        "throttled": _throttled(queue, now),
-        "aging": _aging(queue),
-        "fair": "on" if queue.fair else "off",
-        "backoff": "on" if queue.backoff_enabled else "off",
-        "backoff base": length(queue.backoff_base),
-        "backoff max": length(queue.backoff_max),
-        "retention completed": length(queue.completed_retention),
-        "retention failed": length(queue.failed_retention),
-        "timeout": length(queue.timeout),
-        "staleness": length(queue.staleness),
-        "changed": stamp(queue.updated_at, now),
-    }
-
-
 def _check_until(until: datetime, now: datetime) -> None:
     if until <= now:
         passed = now.astimezone(until.tzinfo).isoformat(timespec="seconds")
         raise typer.BadParameter(f"--until is in the past: the database's time is {passed}")
     if until - now > MAX_DURATION:
         raise typer.BadParameter(f"--until is too far in the future: the maximum is {MAX_DURATION.days} days")
-
-
-def _worker_row(worker: QueueWorker) -> Row:
-    return {
-        "worker": worker.label or str(worker.id)[:8],
-        "host": f"{worker.hostname}:{worker.pid}",
-        "slots": Text("" if worker.slots is None else str(worker.slots)),
-        "running": worker.running,
-        "id": Text(str(worker.id)),
-    }
-
-
-def _aging(queue: QueueRow) -> str:
-    return length(queue.aging) if queue.aging is None or queue.aging else OFF
-
-
-def _throttled(queue: QueueRow, now: datetime) -> str | None:
-    """Return the end, the number in a row and the reason of the throttling, or None if it was reset."""
-    if not queue.throttled and not queue.throttles:
-        return None
-    ends = "until" if queue.throttled else "ended"
-    text = f"{ends} {stamp(queue.throttled_until, now)}, {count(queue.throttles, 'time')} in a row"
-    return f"{text}: {queue.throttle_reason}" if queue.throttle_reason else text
-
-
-def _status(queue: QueueRow, now: datetime) -> Text:
-    if queue.throttled and not queue.paused and queue.throttled_until is not None:
-        return Text(f"throttled{_time_left(queue.throttled_until, now)}", style="yellow")
-    if not queue.paused:
-        return Text("active", style="green")
-    return Text(f"paused{_time_left(queue.paused_until, now)}", style="yellow")
-
-
-def _time_left(until: datetime | None, now: datetime) -> str:
-    return "" if until is None else f", {short_duration(max(timedelta(0), until - now))} left"
-
-
-def _age(seconds: float | None) -> str:
-    return "" if seconds is None else short_duration(timedelta(seconds=max(0.0, seconds)))

@@ -15,7 +15,7 @@ from awa_py.store.rate_limits import RateLimitRow
 
 from .decorators import command
 from .environment import Environment
-from .output import Row, length, print_json, print_table, say
+from .output import Row, duration_text, print_json, print_table, say
 from .parsing import JsonOption, as_usage_error, parse_duration
 
 app = typer.Typer(help="Manage the rate limits that handlers use with ctx.rate_limit().", no_args_is_help=True)
@@ -77,7 +77,7 @@ async def drain(
     """Take all tokens of a rate limit, except those that handlers already wait for."""
     async with env.session() as session:
         await store.drain_rate_limit(session, name, period)
-    say(f'rate limit "{name}" is drained' + ("" if period is None else f" for {length(period)}"))
+    say(f'rate limit "{name}" is drained' + ("" if period is None else f" for {duration_text(period)}"))
 
 
 @command(app, "awa rate delete gh")

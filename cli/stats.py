@@ -31,7 +31,7 @@ from .environment import Environment
 from .leader import NO_LEADER
 from .output import Row, ago, approximate, console, group, print_json, say, show, sparkline, state_text, table
 from .parsing import JsonOption, parse_duration
-from .queue import rows as queue_rows
+from .queue_output import queue_rows
 
 MINUTE = timedelta(minutes=1)
 REFRESH_INTERVAL_S = 1.0
