@@ -37,12 +37,7 @@ def _options(
     queue: Annotated[
         str | None,
         typer.Option(
-            "--queue",
-            "-q",
-            metavar="NAME",
-            parser=parse_queue,
-            help="Queue of the jobs.",
-            rich_help_panel=PANEL,
+            "--queue", "-q", metavar="NAME", parser=parse_queue, help="Queue of the jobs.", rich_help_panel=PANEL
         ),
     ] = None,
     kind: Annotated[
@@ -50,23 +45,11 @@ def _options(
     ] = None,
     state: Annotated[
         list[State] | None,
-        typer.Option(
-            "--state",
-            "-s",
-            metavar="STATE",
-            help="State of the jobs; repeatable.",
-            rich_help_panel=PANEL,
-        ),
+        typer.Option("--state", "-s", metavar="STATE", help="State of the jobs; repeatable.", rich_help_panel=PANEL),
     ] = None,
     tag: Annotated[
         str | None,
-        typer.Option(
-            "--tag",
-            "-t",
-            metavar="TAG",
-            help="Tag of the jobs.",
-            rich_help_panel=PANEL,
-        ),
+        typer.Option("--tag", "-t", metavar="TAG", help="Tag of the jobs.", rich_help_panel=PANEL),
     ] = None,
     error: Annotated[
         str | None, typer.Option("--error", metavar="TEXT", help="Part of the last error.", rich_help_panel=PANEL)

@@ -37,10 +37,7 @@ class Misfire(StrEnum):
 
 TimezoneOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="ZONE",
-        help="Time zone, e.g. Europe/Berlin. Default: the schedule's, else UTC.",
-    ),
+    typer.Option(metavar="ZONE", help="Time zone, e.g. Europe/Berlin. Default: the schedule's, else UTC."),
 ]
 
 
@@ -84,22 +81,14 @@ async def set_schedule(
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=4,
-            metavar="N",
-            help="Priority, from 1 (first) to 4.",
-        ),
+        typer.Option(min=1, max=4, metavar="N", help="Priority, from 1 (first) to 4."),
     ] = None,
     max_attempts: Annotated[
         int | None, typer.Option(min=1, max=32767, metavar="N", help="Maximum number of attempts.")
     ] = None,
     misfire: Annotated[
         Misfire,
-        typer.Option(
-            metavar="POLICY",
-            help="What to do about fire times that were missed: fire one, skip or all.",
-        ),
+        typer.Option(metavar="POLICY", help="What to do about fire times that were missed: fire one, skip or all."),
     ] = Misfire.ONE,
 ) -> None:
     """Add or change a schedule."""

@@ -35,9 +35,7 @@ def _common(
     direct_url: Annotated[
         str | None,
         _option(
-            metavar="URL",
-            envvar="AWA_DIRECT_URL",
-            help="The same database without PgBouncer, if the URL leads to one.",
+            metavar="URL", envvar="AWA_DIRECT_URL", help="The same database without PgBouncer, if the URL leads to one."
         ),
     ] = None,
     schema: Annotated[

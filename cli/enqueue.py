@@ -56,12 +56,7 @@ def enqueue(
     ] = None,
     max_attempts: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=32767,
-            metavar="N",
-            help="Maximum number of attempts. Default: the app's, else 25.",
-        ),
+        typer.Option(min=1, max=32767, metavar="N", help="Maximum number of attempts. Default: the app's, else 25."),
     ] = None,
     timeout: Annotated[
         timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="Time limit of an attempt.")

@@ -75,17 +75,13 @@ async def set_queue(
     max_workers: Annotated[
         str | None,
         typer.Option(
-            parser=parse_count,
-            metavar="N",
-            help="Maximum of its jobs that run at once in the whole cluster.",
+            parser=parse_count, metavar="N", help="Maximum of its jobs that run at once in the whole cluster."
         ),
     ] = None,
     rate: Annotated[
         str | None,
         typer.Option(
-            parser=parse_rate,
-            metavar="RATE",
-            help="Maximum of its jobs that start in a period, e.g. 100/s or 5000/h.",
+            parser=parse_rate, metavar="RATE", help="Maximum of its jobs that start in a period, e.g. 100/s or 5000/h."
         ),
     ] = None,
     aging: Annotated[

@@ -38,10 +38,7 @@ async def set_rate_limit(
     burst: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            max=MAX_COUNT,
-            metavar="N",
-            help="Maximum of unused tokens. Default: those of 1 s, at least 1.",
+            min=1, max=MAX_COUNT, metavar="N", help="Maximum of unused tokens. Default: those of 1 s, at least 1."
         ),
     ] = None,
 ) -> None:

@@ -70,10 +70,7 @@ def worker(
     worker_version: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT",
-            envvar="AWA_WORKER_VERSION",
-            help="Version of your app.",
-            rich_help_panel=LABEL_PANEL,
+            metavar="TEXT", envvar="AWA_WORKER_VERSION", help="Version of your app.", rich_help_panel=LABEL_PANEL
         ),
     ] = None,
     worker_id: Annotated[

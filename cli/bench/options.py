@@ -66,12 +66,7 @@ WithWorker = Annotated[bool, _flag("--worker", "Run the jobs at the same time, i
 Rate = Annotated[
     float,
     typer.Option(
-        "--rate",
-        metavar="N",
-        min=0.1,
-        max=1_000_000,
-        envvar="AWA_BENCH_RATE",
-        help="Average jobs per second.",
+        "--rate", metavar="N", min=0.1, max=1_000_000, envvar="AWA_BENCH_RATE", help="Average jobs per second."
     ),
 ]
 Seconds = Annotated[
