@@ -1,4 +1,4 @@
-"""What many tests need: rows put straight into a state, waiting for something to become true, a worker beside."""
+"""Helpers for many tests: insert rows in any state, wait for a condition, run a worker."""
 
 import asyncio
 import inspect
@@ -52,7 +52,7 @@ HASTY = replace(QUICK, heartbeat_interval=seconds(0.2), heartbeat_staleness=seco
 
 
 async def eventually(predicate: Callable[[], Any], timeout_s: float = PATIENCE_S, every_s: float = 0.02) -> Any:
-    """The predicate's answer (it may be awaitable), once it is true; an AssertionError where that takes too long."""
+    """Wait until the predicate, which may be awaitable, returns a true value, and return it."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         answer = predicate()
@@ -67,7 +67,7 @@ async def eventually(predicate: Callable[[], Any], timeout_s: float = PATIENCE_S
 
 @dataclass(frozen=True)
 class FromNow:
-    """A moment by the database's clock."""
+    """A time relative to `now()` of the database."""
 
     seconds: float
 
@@ -77,7 +77,7 @@ def ago(seconds: float) -> FromNow:
 
 
 async def insert(session: Session, table: str, count: int = 1, **columns: Any) -> list[int]:
-    """Puts rows straight into one of the job tables; the ids, in order."""
+    """Insert rows into a job table. Return the ids in order."""
     columns.setdefault("kind", "work")
     values: list[Any] = [count]
     expressions = []
@@ -95,7 +95,7 @@ async def insert(session: Session, table: str, count: int = 1, **columns: Any) -
 
 
 async def insert_running(session: Session, count: int = 1, *, silent_s: float = 0, **columns: Any) -> list[int]:
-    """Running jobs that nobody runs, whose last heartbeat is `silent_s` seconds old."""
+    """Insert running jobs without a worker, whose last heartbeat is `silent_s` seconds old."""
     given = {"worker_id": OWNER, "lease": 1, "attempt": 1, "attempted_at": ago(silent_s), "heartbeat_at": ago(silent_s)}
     if columns.get("concurrency_key") or columns.get("limited"):
         given["claim_number"] = await session.connection.fetchval("SELECT nextval('awa.claim_number')")
@@ -108,7 +108,7 @@ async def insert_completed(session: Session, count: int = 1, *, age_s: float, **
 
 
 async def insert_queue(session: Session, name: str = "default", **columns: Any) -> None:
-    """A queue's row, as an operator would have set it."""
+    """Insert or update the row of a queue."""
     columns = {"name": name, **columns}
     values = [timedelta(seconds=v.seconds) if isinstance(v, FromNow) else v for v in columns.values()]
     expressions = [
@@ -124,7 +124,7 @@ async def insert_queue(session: Session, name: str = "default", **columns: Any) 
 
 
 async def put(session: Session, *new: NewJob) -> list[int]:
-    """Enqueues; the ids."""
+    """Enqueue jobs and return their ids."""
     return [answer.id for answer in await enqueue.enqueue_jobs(session, new)]
 
 
@@ -149,7 +149,7 @@ async def claim(
 
 
 async def listen(session: Session, *queues: str) -> list[str]:
-    """A worker of these queues wants to be woken. What is said from now on, as it is heard."""
+    """Subscribe to wake-ups of these queues. Return a list that receives all notifications."""
     heard: list[str] = []
     worker = WorkerInfo(id=uuid4(), hostname="h", pid=1, version="0", queues=queues, kinds=("work",), concurrency=1)
     await heartbeat_worker(session, worker, listening=True)
@@ -159,12 +159,12 @@ async def listen(session: Session, *queues: str) -> list[str]:
 
 
 async def look(session: Session, job_id: int) -> Job:
-    """The job as it is now."""
+    """Return the job as it is now."""
     return (await jobs.get_jobs(session, [job_id]))[job_id]
 
 
 async def states(session: Session) -> dict[str, int]:
-    """How many jobs are in each state."""
+    """Return the number of jobs in each state."""
     rows = await session.connection.fetch(
         session.schema.qualify("SELECT state, count(*) AS jobs FROM awa.jobs GROUP BY state")
     )
@@ -177,7 +177,7 @@ async def count(connection: Connection, query: str, *values: object) -> int:
 
 @asynccontextmanager
 async def another_session(database: Database, role: str = "test", **settings: str) -> AsyncIterator[Session]:
-    """One more connection."""
+    """Open another session."""
     connection = await database.connect(role, settings)
     try:
         yield Session(connection, database.schema)
@@ -189,7 +189,7 @@ async def another_session(database: Database, role: str = "test", **settings: st
 async def working(
     app: App, queues: Any = ("default",), *, maintenance: bool = False, **options: Any
 ) -> AsyncIterator[Worker]:
-    """A worker beside the test; it listens, and is stopped at the end."""
+    """Run a worker that listens; it is stopped at the end."""
     worker = app.worker(queues, maintenance=maintenance, **options)
     running = asyncio.create_task(worker.run())
     try:
@@ -211,7 +211,7 @@ async def drain(app: App, *queues: str) -> None:
 
 
 async def run_one(app: App, kind: str, args: dict[str, Any] | None = None, **options: Any) -> Job:
-    """Enqueues a job, runs it, and returns it as it is then."""
+    """Enqueue a job, run it, and return it as it is then."""
     async with app:
         job = await app.enqueue(kind, args or {}, **options)
         await drain(app)
@@ -223,7 +223,7 @@ def sample(worker: Worker, name: str, **labels: str) -> float:
 
 
 class Gate:
-    """A handler's start, its end, and the way out."""
+    """A handler that the test lets go."""
 
     def __init__(self) -> None:
         self.started = threading.Event()

@@ -24,7 +24,7 @@ from awa_py.db.types import DedicatedConnection, Record
 from awa_py.errors import AwaError
 
 from . import cpu
-from .costs import Costs, Server
+from .costs import Costs, ServerSettings
 
 if TYPE_CHECKING:  # asyncpg's classes are generic in its stubs only
     from asyncpg.prepared_stmt import PreparedStatement
@@ -77,7 +77,7 @@ class Usage:
 class CostRecorder:
     """Record the costs between `start` and `stop`, and detect when the queue is empty."""
 
-    def __init__(self, connection: DedicatedConnection, server: Server, postmaster: int | None) -> None:
+    def __init__(self, connection: DedicatedConnection, server: ServerSettings, postmaster: int | None) -> None:
         self.connection = connection
         self.server = server
         self._postmaster = postmaster
@@ -186,7 +186,7 @@ async def recording_costs(database: Database) -> AsyncIterator[CostRecorder]:
     try:
         row = await connection.fetchrow(SERVER)
         assert row is not None
-        server = Server(server=row["version"], fsync=row["fsync"], synchronous_commit=row["synchronous_commit"])
+        server = ServerSettings(server=row["version"], fsync=row["fsync"], synchronous_commit=row["synchronous_commit"])
         postmaster = cpu.find_postmaster(connection.get_server_pid()) if row["is_local"] else None
         recorder = CostRecorder(connection, server, postmaster)
         await recorder.prepare(database.schema)

@@ -12,7 +12,7 @@ from awa_py.errors import AwaError
 
 from .bench_worker import start_bench_worker, wait_until_ready
 from .cost_recorder import recording_costs
-from .costs import Costs, Server
+from .costs import Costs, ServerSettings
 from .jobs import app, timestamp
 from .temporary_schema import temporary_schema
 from .workload import Bench, warm_up_sessions
@@ -48,7 +48,7 @@ class Delivery:
     started_ns: dict[int, int]
     late_ms: list[float]  # from run_at to the start of the attempt, both on the database's clock
     costs: Costs
-    server: Server
+    server: ServerSettings
 
     def latencies_ms(self) -> list[float]:
         """Return the times from the enqueue's return to the handler's start.

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from ..output import Cell, Fields, Row, print_fields, print_json, print_table, say
-from .costs import Costs, Server
+from .costs import Costs, ServerSettings
 
 LEGEND = "Per job: bytes of WAL, transactions, CPU time of client+server, dead rows."
 PERCENTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "max_ms": 1.0}
@@ -23,7 +23,7 @@ class Report:
     jobs: int
     figures: Mapping[str, Any]
     costs: Costs
-    server: Server
+    server: ServerSettings
 
     def as_object(self) -> dict[str, Any]:
         return {
@@ -131,6 +131,6 @@ def _with_unit(value: float | None, unit: str) -> str:
     return "unknown" if value is None else f"{value:,.0f} {unit}"
 
 
-def _server(server: Server) -> str:
+def _server(server: ServerSettings) -> str:
     fsync, commit = ("on" if setting else "off" for setting in (server.fsync, server.synchronous_commit))
     return f"PostgreSQL {server.server}, fsync {fsync}, synchronous_commit {commit}"

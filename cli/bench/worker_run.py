@@ -13,7 +13,7 @@ from awa_py.errors import AwaError
 from awa_py.model.job import NewJob
 
 from .cost_recorder import CostRecorder, recording_costs
-from .costs import Costs, Server
+from .costs import Costs, ServerSettings
 from .handler_counter import HandlerCounter
 from .temporary_schema import QUEUE, pinned_snapshot, vacuum
 from .workload import Bench, batches
@@ -87,7 +87,7 @@ class WorkerRun:
 class RunResult:
     """The times and the costs of a run."""
 
-    def __init__(self, counter: HandlerCounter, ended: float, costs: Costs, server: Server) -> None:
+    def __init__(self, counter: HandlerCounter, ended: float, costs: Costs, server: ServerSettings) -> None:
         self.seconds = counter.seconds(ended)
         self.thirds = counter.thirds(ended)
         self.costs = costs
