@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from awa_cli.bench import cpu, suite
-from awa_cli.bench.costs import Costs, Server
+from awa_cli.bench.costs import Costs, ServerSettings
 from awa_cli.bench.handler_counter import HandlerCounter
 from awa_cli.bench.latency import arrivals
 from awa_cli.bench.report import Report, percentiles, show_all, show_one
@@ -132,7 +132,7 @@ def report(workload: str, figures: dict[str, Any], server_us: float | None = 40.
             cpu_us_per_job={"client": 17.4, "server": server_us},
             dead_tuples_per_job=2.0,
         ),
-        server=Server(server="18.4", fsync=True, synchronous_commit=False),
+        server=ServerSettings(server="18.4", fsync=True, synchronous_commit=False),
     )
 
 
