@@ -9,6 +9,7 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +19,7 @@ BEHAVIOUR = re.compile(r"^- \*\*([AFPDY]\d+)\*\* ")
 TEST = re.compile(r"^  - `(tests/\S+)`\n", re.MULTILINE)
 
 
+@cache
 def tagged_tests() -> dict[str, list[str]]:
     """Return the tests of each tag, as pytest's node ids."""
     tests: dict[str, set[str]] = defaultdict(set)

@@ -65,8 +65,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[SERVER].stop()
         del os.environ["AWA_TEST_URL"]
     elif TEMPLATE in config.stash and not config.option.collectonly:
-        name = config.stash[TEMPLATE]
-        Server(os.environ["AWA_TEST_URL"], name).drop(name)
+        Server(os.environ["AWA_TEST_URL"], config.stash[TEMPLATE]).drop_shared()
 
 
 @pytest.fixture(scope="session")
@@ -77,12 +76,6 @@ def server() -> Server:
 @pytest.fixture(scope="session")
 def server_url(server: Server) -> str:
     return server.url
-
-
-@pytest.fixture(scope="session")
-def template(server: Server) -> str:
-    """The name of a migrated database that may be copied."""
-    return server.template
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ if the catalog changed, or there are planner statistics, the next test gets a ne
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -17,6 +17,7 @@ from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.db.types import DedicatedConnection, Record
+from tests import large_database
 
 TRUNCATE_BYTES = 256 * 1024  # deleting and vacuuming smaller tables is cheaper: TRUNCATE makes a file for each index
 FIRST_OID = 16384  # smaller ones are PostgreSQL's own
@@ -90,8 +91,19 @@ class Server:
     @property
     def template(self) -> str:
         """The name of a migrated database. The first of the pytest processes that asks for it makes it."""
-        asyncio.run(self._make_template())
+        asyncio.run(self._make(self._template, "", _migrate))
         return self._template
+
+    @property
+    def large_database_url(self) -> str:
+        """The address of a database with large tables, made in the same way."""
+        name = f"{self._template}_large"
+        asyncio.run(self._make(name, f"TEMPLATE {self.template}", large_database.fill))
+        return with_database(self.url, name)
+
+    def drop_shared(self) -> None:
+        for name in (self._template, f"{self._template}_large"):
+            self.drop(name)
 
     @contextmanager
     def database(self, options: str = "") -> Iterator[str]:
@@ -108,15 +120,16 @@ class Server:
     def drop(self, name: str) -> None:
         asyncio.run(self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
 
-    async def _make_template(self) -> None:
+    async def _make(self, name: str, options: str, fill: Callable[[str], Awaitable[None]]) -> None:
+        """Make and fill a database, unless another process has done so."""
+        unfinished = f"{name}_unfinished"
         admin: DedicatedConnection = await asyncpg.connect(self.url)
         try:
             await admin.execute("SELECT pg_advisory_lock(1)")
-            if not await admin.fetchval("SELECT true FROM pg_database WHERE datname = $1", self._template):
-                unfinished = f"{self._template}_unfinished"
-                await admin.execute(f"CREATE DATABASE {unfinished}")
-                await migrations.migrate(Database(with_database(self.url, unfinished), Schema()))
-                await admin.execute(f"ALTER DATABASE {unfinished} RENAME TO {self._template}")
+            if not await admin.fetchval("SELECT true FROM pg_database WHERE datname = $1", name):
+                await admin.execute(f"CREATE DATABASE {unfinished} {options}")
+                await fill(with_database(self.url, unfinished))
+                await admin.execute(f"ALTER DATABASE {unfinished} RENAME TO {name}")
         finally:
             await admin.close()
 
@@ -185,6 +198,10 @@ class SharedDatabase:
         await connection.execute(FORGET)
         await connection.execute(RESET_COUNTERS)
         return True
+
+
+async def _migrate(url: str) -> None:
+    await migrations.migrate(Database(url, Schema()))
 
 
 async def _rows(connection: DedicatedConnection, table: str) -> str:

@@ -1,7 +1,7 @@
 """The cost of every hot statement on large tables, in pages.
 
-There are a million available jobs, a million scheduled, a million running and a million completed; 10,000 queues, 1,000
-schedules, and 500 workers that are subscribed to wake-ups.
+There are 250,000 available, scheduled, running and completed jobs each; 10,000 queues, 1,000 schedules, and 500 workers
+that are subscribed to wake-ups.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
 from awa_py.store.maintenance import ReadyPosition
 from awa_py.store.session import Session
-from tests.integration.test_plans import big_url  # noqa: F401 (the large database)
 from tests.pages import count_pages
 from tests.support import (
     OWNER,
@@ -39,7 +38,7 @@ from tests.support import (
     seconds,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
+pytestmark = pytest.mark.integration
 
 Act: TypeAlias = Callable[[Session], Awaitable[Any]]
 HOUR = seconds(3600)
@@ -47,13 +46,13 @@ JOBS = 100
 
 
 @pytest.fixture
-async def big(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
+async def big(big_url: str) -> AsyncIterator[Session]:
     async with another_session(Database(big_url, Schema()), **STABLE_PLAN_SETTINGS) as session:
         yield session
 
 
 @pytest.fixture
-async def default(big_url: str) -> AsyncIterator[Session]:  # noqa: F811
+async def default(big_url: str) -> AsyncIterator[Session]:
     """A producer's session, without settings for stable plans."""
     async with another_session(Database(big_url, Schema())) as session:
         yield session
@@ -79,7 +78,7 @@ def new(number: int) -> list[NewJob]:
     return [NewJob(kind="work", queue="q1") for _ in range(number)]
 
 
-# A job that changes its state: an index lookup among a million entries is three pages, and so is that of its queue's
+# A job that changes its state: an index lookup among 250,000 entries is three pages, and so is that of its queue's
 # row. It is found by one index and inserted into two or three more; its row is locked, deleted, and written elsewhere.
 PER_JOB = 20
 PER_STATEMENT = 50

@@ -18,7 +18,6 @@ from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
 from awa_py.observability.metrics import MAX_QUEUE_LABELS, OTHER_QUEUES, Metrics
 from awa_py.store import queue_metrics
 from awa_py.store.session import Session
-from tests.integration.test_plans import big_url  # noqa: F401
 from tests.pages import count_pages
 from tests.support import (
     QUICK,
@@ -34,7 +33,7 @@ from tests.support import (
     working,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
+pytestmark = pytest.mark.integration
 
 FREQUENT_METRICS = replace(QUICK, metrics_interval=seconds(0.2))
 DAY = seconds(86_400)
@@ -297,7 +296,7 @@ class TestLeader:
             await eventually(lambda: value(metrics, "awa_workers") == 0)
 
 
-async def test_a_million_jobs_are_counted_exactly(big_url: str) -> None:  # noqa: F811
+async def test_large_tables_are_counted_exactly(big_url: str) -> None:
     database = Database(big_url, Schema())
     metrics = Metrics(timing=True)
     # Other tests claim jobs there: both counts use one snapshot.
@@ -307,7 +306,7 @@ async def test_a_million_jobs_are_counted_exactly(big_url: str) -> None:  # noqa
             "SELECT queue, state, count(*) AS jobs FROM awa.jobs WHERE state <> 'completed' GROUP BY queue, state"
         )
     counted = {(row["queue"], row["state"]): row["jobs"] for row in rows}
-    assert sum(counted.values()) > 1_000_000
+    assert sum(counted.values()) > 700_000
     (samples,) = [family.samples for family in metrics.registry.collect() if family.name == "awa_queue_jobs"]
     others: Counter[str] = Counter()
     for sample in samples:
@@ -322,7 +321,7 @@ async def test_a_million_jobs_are_counted_exactly(big_url: str) -> None:  # noqa
     assert +others == rest
 
 
-async def test_queue_gauges_read_few_pages_of_a_million_jobs(big_url: str) -> None:  # noqa: F811
+async def test_queue_gauges_read_few_pages_of_large_tables(big_url: str) -> None:
     async with another_session(Database(big_url, Schema())) as session:
         for _ in range(2):
             async with count_pages(session) as pages_read:

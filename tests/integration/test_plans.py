@@ -1,17 +1,9 @@
 """The plans of the hot statements on large tables: index scans, no sort, no scan of a whole table."""
 
-import asyncio
-import fcntl
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
@@ -21,103 +13,12 @@ from awa_py.store.finish import fail_attempts
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, insert_running
 
-# One database with four million rows, created once and shared by the tests of this file and of test_growth.
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("plans")]
+pytestmark = pytest.mark.integration
 
 Node = dict[str, Any]
 
-UNLOGGED = """
-    DO $$ DECLARE part regclass; BEGIN
-        FOR part IN SELECT oid FROM pg_class WHERE relnamespace = 'awa'::regnamespace AND relkind = 'r'
-                    AND relname ~ '^(ready|scheduled|running|completed_.*)$' LOOP
-            EXECUTE format('ALTER TABLE %s SET UNLOGGED', part);
-        END LOOP;
-    END $$
-"""
-FILL = (
-    """
-    INSERT INTO awa.ready (kind, queue, priority, expires_at)
-    SELECT 'work', 'q' || n % CASE WHEN n % 2 = 0 THEN 5 ELSE 10000 END, 1 + n / 2 % 4,
-           CASE WHEN n % 1000 = 0 THEN now() + interval '1 day' END
-    FROM generate_series(1, 1000000) AS n
-    """,
-    """
-    INSERT INTO awa.scheduled (state, kind, queue, run_at)
-    SELECT 'scheduled', 'work', 'q' || n % 5, now() + n * interval '1 second' - interval '100 seconds'
-    FROM generate_series(1, 1000000) AS n
-    """,
-    """
-    INSERT INTO awa.running (kind, queue, worker_id, attempt, lease, attempted_at, heartbeat_at, deadline_at)
-    SELECT 'work', 'q' || n % 5, '00000000-0000-4000-8000-000000000001', 1, 1,
-           now() - (n % 1000) * interval '100 ms', now(), CASE WHEN n % 10 = 0 THEN now() + interval '1 hour' END
-    FROM generate_series(1, 1000000) AS n
-    """,
-    """
-    INSERT INTO awa.completed (kind, queue, worker_id, attempt, lease, attempted_at, finalized_at)
-    SELECT 'work', 'q' || n % 5, '00000000-0000-4000-8000-000000000001', 1, 1, now(), now()
-    FROM generate_series(1, 1000000) AS n
-    """,
-    "INSERT INTO awa.queues (name) SELECT 'q' || n FROM generate_series(0, 9999) AS n",
-    """
-    INSERT INTO awa.cron (name, expression, kind, next_at)
-    SELECT 'schedule ' || n, '@hourly', 'work', now() + n * interval '1 minute' FROM generate_series(1, 1000) AS n
-    """,
-    """
-    WITH workers AS (
-        INSERT INTO awa.workers (id, hostname, pid, version, queues, kinds, concurrency)
-        SELECT gen_random_uuid(), 'h' || n, n, '1', '{q1,q2}', '{work}', 100 FROM generate_series(1, 500) AS n
-        RETURNING id, queues
-    )
-    INSERT INTO awa.listening (queue, worker_id) SELECT unnest(queues), id FROM workers
-    """,
-)
 CLAIM_SCANS = [("Index Only Scan", "ready_keyed_order"), ("Index Scan", "ready_order"), ("Tid Scan", None)]
 CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000-000000000002', '{work}', true"
-
-
-@pytest.fixture(scope="session")
-def big_url(server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The large database: created by the first process that needs it, and dropped by the last.
-
-    The xdist group should run all of these tests in one process; with pytest 9.2 it does not (pytest-xdist issue 1386).
-    """
-    run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid4().hex)
-    name = f"awa_plans_{run_id[:12]}"
-    url = urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
-    users = tmp_path_factory.getbasetemp().parent / name
-    with locked(users) as count:
-        if count == 0:
-            asyncio.run(fill(server_url, url, template))
-        users.write_text(str(count + 1))
-    yield url
-    with locked(users) as count:
-        users.write_text(str(count - 1))
-        if count == 1:
-            asyncio.run(run(server_url, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-@contextmanager
-def locked(users: Path) -> Iterator[int]:
-    """Lock the file with the number of processes that use the database, and yield it."""
-    with users.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield int(users.read_text() or 0)
-
-
-async def fill(server_url: str, url: str, template: str) -> None:
-    await run(server_url, f"CREATE DATABASE {urlsplit(url).path[1:]} TEMPLATE {template}")
-    await run(url, UNLOGGED)
-    await asyncio.gather(*(run(url, command) for command in FILL))
-    await run(url, "ANALYZE")
-
-
-async def run(url: str, *commands: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        for command in commands:
-            await connection.execute(command)
-    finally:
-        await connection.close()
 
 
 @pytest.fixture
@@ -259,7 +160,7 @@ async def test_plan_of_the_claim_with_default_settings(big_url: str, generic: bo
     assert "ready" not in sorted_tables(root)
 
 
-async def test_claim_from_a_million_jobs_reads_as_many_pages_as_from_ten(big: DedicatedConnection) -> None:
+async def test_claim_from_many_jobs_reads_as_many_pages_as_from_ten(big: DedicatedConnection) -> None:
     """Counted in pages, not timed: a claim of ten jobs reads few pages, however many jobs there are."""
     async with big.transaction():
         text = statement("claim_jobs", Schema())
