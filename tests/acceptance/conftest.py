@@ -1,4 +1,4 @@
-"""The `awa` command as people run it: a process, its exit code, its output."""
+"""Run the `awa` command as users do, as a process with an exit code and output."""
 
 import json
 import os
@@ -41,7 +41,7 @@ async def digest() -> None: ...
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said, and how it ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -53,18 +53,17 @@ class Answer:
 
 
 class Awa:
-    """Runs `awa` in a directory that has a module `tasks`, against a database."""
+    """Runs `awa` on a database, in a directory with a module `tasks`."""
 
     def __init__(self, directory: Path, url: str | None, zygote: "subprocess.Popen[str]") -> None:
         self.directory = directory
         self._zygote = zygote
         (directory / "tasks.py").write_text(TASKS)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("AWA_")}
-        kept.pop("DATABASE_URL", None)
-        self._env = {**kept, "COLUMNS": "200", **({} if url is None else {"AWA_DATABASE_URL": url})}
+        without_awa = {name: value for name, value in os.environ.items() if not name.startswith("AWA_")}
+        self._env = {**without_awa, "COLUMNS": "200", **({} if url is None else {"AWA_DATABASE_URL": url})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-        """The process, running; the caller ends it."""
+        """Start a process. The caller ends it."""
         return subprocess.Popen(
             [sys.executable, "-m", "awa_cli", *arguments],
             cwd=self.directory,
@@ -75,8 +74,8 @@ class Awa:
             text=True,
         )
 
-    def __call__(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
-        """How the command ends, whatever it does."""
+    def run(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        """Run a command to its end."""
         assert self._zygote.stdin is not None
         assert self._zygote.stdout is not None
         request = {
@@ -87,12 +86,16 @@ class Awa:
         }
         self._zygote.stdin.write(json.dumps(request) + "\n")
         self._zygote.stdin.flush()
-        answer = Answer(**json.loads(self._zygote.stdout.readline()))
+        return Answer(**json.loads(self._zygote.stdout.readline()))
+
+    def __call__(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
+        """Run a command that may fail, but must not print a traceback."""
+        answer = self.run(*arguments, stdin=stdin, env=env)
         assert "Traceback" not in answer.err, answer.err
         return answer
 
     def ok(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
-        """The same, for a command that has to succeed."""
+        """Run a command that must succeed."""
         answer = self(*arguments, stdin=stdin, env=env)
         assert answer.code == 0, answer.err
         return answer
@@ -100,7 +103,7 @@ class Awa:
 
 @pytest.fixture(scope="session")
 def zygote() -> "Iterator[subprocess.Popen[str]]":
-    """The process from which commands are forked."""
+    """The process that forks commands."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.acceptance.zygote"],
         cwd=Path(__file__).parents[2],
@@ -119,5 +122,5 @@ def awa(tmp_path: Path, database_url: str, zygote: "subprocess.Popen[str]") -> A
 
 @pytest.fixture
 def bare_awa(tmp_path: Path, zygote: "subprocess.Popen[str]") -> Awa:
-    """Without any database."""
+    """`awa` without a database."""
     return Awa(tmp_path, None, zygote)

@@ -156,10 +156,9 @@ class TestWorker:
     def test_burst_runs_due_jobs_and_exits(self, awa: Awa) -> None:  # F2
         done = awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app").out.strip()
         broken = awa.ok("enqueue", "break_down", "--app", "tasks:app").out.strip()
-        worker = awa.start("worker", "tasks:app", "--burst", env={"AWA_QUEUES": " email=2, ,default, email "})
-        _, log = worker.communicate(timeout=60)
-        assert worker.returncode == 0, log
-        assert "serves email, default with 100 slots" in log
+        worker = awa.run("worker", "tasks:app", "--burst", env={"AWA_QUEUES": " email=2, ,default, email "})
+        assert worker.code == 0, worker.err
+        assert "serves email, default with 100 slots" in worker.err
         job = awa.ok("job", "show", done, "--json").json
         assert (job["state"], job["result"]) == ("completed", "hello me")
         failed = awa.ok("job", "show", broken, "--json").json

@@ -144,6 +144,7 @@ class TestRealWorkers:
             deadline = time.monotonic() + TIMEOUT_S
             while awa.ok("job", "show", job, "--json").json["state"] != "completed":
                 assert time.monotonic() < deadline
+                time.sleep(0.05)
             awa.ok("workers", "stop", "mail-*")
             log = wait_for_exit(worker)
         finally:
@@ -165,6 +166,7 @@ class TestRealWorkers:
             deadline = time.monotonic() + TIMEOUT_S
             while awa.ok("job", "show", job, "--json").json["state"] != "completed":
                 assert time.monotonic() < deadline
+                time.sleep(0.05)
             awa.ok("workers", "stop", "*")
             wait_for_exit(worker)
         finally:

@@ -20,6 +20,8 @@ import pytest
 
 from tests.terminal import read_all
 
+pytestmark = pytest.mark.chaos
+
 TIMEOUT_S = 60.0
 
 

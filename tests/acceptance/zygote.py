@@ -7,6 +7,7 @@ imports modules and typer builds its commands. Requests and answers are lines of
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import Any, BinaryIO, NoReturn
 import typer.main
 from awa_cli.main import main
 
+TIMEOUT_S = 120  # then SIGALRM ends the command
 WARM_UP = ["awa", "job", "show", "first"]  # a mistake: loads what parses options and what shows errors
 
 
@@ -47,6 +49,7 @@ def become(request: dict[str, Any], given: BinaryIO, out: BinaryIO, err: BinaryI
     """Turn this process into the command."""
     for target, source in enumerate((given, out, err)):
         os.dup2(source.fileno(), target)
+    signal.alarm(TIMEOUT_S)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

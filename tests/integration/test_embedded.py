@@ -168,6 +168,7 @@ def test_server_starts_answers_and_leaves_nothing_behind() -> None:
     assert not server.directory.exists()
 
 
+@pytest.mark.chaos
 def test_server_can_be_started_and_stopped_repeatedly(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "data", settings=QUICK)
     server.stop()
@@ -220,6 +221,7 @@ def test_last_process_stops_the_shared_server(tmp_path: Path, start_user: Callab
     assert not postgres_processes(tmp_path / "data")
 
 
+@pytest.mark.chaos
 def test_processes_that_start_together_share_one_server(tmp_path: Path) -> None:
     users = [User(tmp_path / "data") for _ in range(4)]
     try:
@@ -232,6 +234,7 @@ def test_processes_that_start_together_share_one_server(tmp_path: Path) -> None:
     eventually(lambda: not postgres_processes(tmp_path / "data"))
 
 
+@pytest.mark.chaos
 def test_server_survives_the_death_of_its_starter(tmp_path: Path, start_user: Callable[..., User]) -> None:
     starter, other = start_user(tmp_path / "data"), start_user(tmp_path / "data")
     starter.kill()
@@ -241,6 +244,7 @@ def test_server_survives_the_death_of_its_starter(tmp_path: Path, start_user: Ca
     assert not postgres_processes(tmp_path / "data")
 
 
+@pytest.mark.chaos
 def test_killed_last_user_leaves_no_process_and_no_directory(
     start_user: Callable[..., User],
 ) -> None:
@@ -252,6 +256,7 @@ def test_killed_last_user_leaves_no_process_and_no_directory(
     assert not user.directory.exists()
 
 
+@pytest.mark.chaos
 def test_server_ends_with_a_killed_guardian_and_recovers(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         url = server.url
@@ -265,6 +270,7 @@ def test_server_ends_with_a_killed_guardian_and_recovers(tmp_path: Path) -> None
         assert query(url, "SELECT answer FROM kept") == 42
 
 
+@pytest.mark.chaos
 def test_server_starts_after_all_processes_were_killed(tmp_path: Path, start_user: Callable[..., User]) -> None:
     for _ in range(3):
         user = start_user(tmp_path / "data")
@@ -276,6 +282,7 @@ def test_server_starts_after_all_processes_were_killed(tmp_path: Path, start_use
         assert query(server.url, "SELECT count(*) FROM kept") == 3
 
 
+@pytest.mark.chaos
 def test_killed_server_is_restarted(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         pid = server.server_pid
@@ -283,6 +290,7 @@ def test_killed_server_is_restarted(tmp_path: Path) -> None:
         eventually(lambda: server.server_pid not in (0, pid) and is_up(server.url))
 
 
+@pytest.mark.chaos
 def test_stop_during_a_restart_does_not_hang(tmp_path: Path) -> None:
     for moment_s in (0.0, 0.01, 0.02, 0.03, 0.05, 0.1):
         server = EmbeddedPostgres(tmp_path / "data", settings=QUICK)
@@ -295,6 +303,7 @@ def test_stop_during_a_restart_does_not_hang(tmp_path: Path) -> None:
         assert not postgres_processes(server.directory)
 
 
+@pytest.mark.chaos
 def test_server_log_is_rotated(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         log = server.directory / "server.log"
@@ -305,6 +314,7 @@ def test_server_log_is_rotated(tmp_path: Path) -> None:
         assert "ready to accept connections" in log.read_text()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("mode", ["fast", "immediate", "kill"])
 def test_restart_keeps_url_and_data(tmp_path: Path, mode: ShutdownMode) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
@@ -316,6 +326,7 @@ def test_restart_keeps_url_and_data(tmp_path: Path, mode: ShutdownMode) -> None:
         assert query(url, "SELECT answer FROM kept") == 42
 
 
+@pytest.mark.chaos
 def test_stopped_server_stays_down_until_started(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         server.stop_server("immediate")
@@ -328,6 +339,7 @@ def test_stopped_server_stays_down_until_started(tmp_path: Path) -> None:
     assert not postgres_processes(server.directory)
 
 
+@pytest.mark.chaos
 def test_killed_process_cannot_keep_the_server_down(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from awa_py.embedded import EmbeddedPostgres\n"
@@ -341,6 +353,7 @@ def test_killed_process_cannot_keep_the_server_down(tmp_path: Path) -> None:
         assert server.server_pid != pid
 
 
+@pytest.mark.chaos
 def test_ctrl_c_does_not_reach_the_server(tmp_path: Path, start_user: Callable[..., User]) -> None:
     user = start_user(tmp_path / "data", start_new_session=True)
     os.killpg(user.process.pid, signal.SIGINT)
@@ -351,6 +364,7 @@ def test_ctrl_c_does_not_reach_the_server(tmp_path: Path, start_user: Callable[.
     assert not postgres_processes(tmp_path / "data")
 
 
+@pytest.mark.chaos
 def test_guardian_ignores_signals_of_a_service_manager(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -359,6 +373,7 @@ def test_guardian_ignores_signals_of_a_service_manager(tmp_path: Path) -> None:
         assert is_up(server.url)
 
 
+@pytest.mark.chaos
 def test_forked_child_does_not_stop_the_server(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from awa_py.embedded import EmbeddedPostgres\n"
@@ -371,6 +386,7 @@ def test_forked_child_does_not_stop_the_server(tmp_path: Path) -> None:
     assert int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout) > 0
 
 
+@pytest.mark.chaos
 def test_stale_pid_file_of_an_unrelated_process_is_removed(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with EmbeddedPostgres(directory, settings=QUICK):
@@ -394,6 +410,7 @@ def test_stale_pid_file_of_an_unrelated_process_is_removed(tmp_path: Path) -> No
         unrelated.wait()
 
 
+@pytest.mark.chaos
 def test_pid_file_of_a_dead_process_is_ignored(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     with EmbeddedPostgres(directory, settings=QUICK):
@@ -451,6 +468,7 @@ def test_error_of_an_invalid_setting_quotes_the_log(tmp_path: Path) -> None:
         assert is_up(server.url)
 
 
+@pytest.mark.chaos
 def test_slow_start_times_out(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "data", settings=QUICK) as server:
         server.stop_server()
@@ -482,6 +500,7 @@ def test_data_of_an_unavailable_version_is_an_error(tmp_path: Path) -> None:
         EmbeddedPostgres(tmp_path / "data").start()
 
 
+@pytest.mark.chaos
 def test_data_keeps_its_version_if_the_programs_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = [path for path in binaries._candidates() if binaries._is_complete(path)]
     older = [path for path in installed if binaries.major_version(path) != binaries.major_version(installed[0])]
@@ -517,6 +536,7 @@ def test_error_without_binaries_says_what_to_install(tmp_path: Path, monkeypatch
         EmbeddedPostgres(tmp_path / "data").start()
 
 
+@pytest.mark.chaos
 def test_failed_start_leaves_no_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(EmbeddedError):
@@ -524,6 +544,7 @@ def test_failed_start_leaves_no_temporary_directory(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.chaos
 def test_interrupted_creation_is_repeated(tmp_path: Path) -> None:
     home = cluster.open_home(tmp_path / "data")
     home.users_lock.touch()
@@ -555,6 +576,7 @@ def test_root_can_use_a_directory_that_only_root_can_enter(public_directory: Pat
     assert closed.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.chaos
 @needs_root
 def test_unreadable_binaries_are_copied_once(
     tmp_path: Path, public_directory: Path, monkeypatch: pytest.MonkeyPatch
