@@ -147,7 +147,7 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    WITH candidates AS (
+    WITH in_line AS MATERIALIZED (
         (SELECT head.*
          FROM unnest('{1,2,3,4}'::smallint[], after_positions) AS level(priority, after_position)
          CROSS JOIN LATERAL (
@@ -161,7 +161,7 @@ BEGIN
          ) AS head
          WHERE keyed
          LIMIT greatest(200, allowed + allowed / 4))
-        UNION
+        UNION ALL
         (SELECT head.*
          FROM unnest('{1,2,3,4}'::smallint[], after_positions) AS level(priority, after_position)
          CROSS JOIN LATERAL (
@@ -174,11 +174,15 @@ BEGIN
              LIMIT allowed
          ) AS head
          LIMIT allowed)
-        UNION
+    ),
+    candidates AS (
+        SELECT * FROM in_line
+        UNION ALL
         SELECT ready.ctid, id, priority, pos, concurrency_key, concurrency_limit, ordered
         FROM awa.ready
         WHERE id = ANY (found_ids) AND queue = wanted_queue AND (keyed OR concurrency_key IS NULL)
           AND kind = ANY (kinds) AND (expires_at IS NULL OR expires_at > now())
+          AND id NOT IN (SELECT id FROM in_line)
     ),
     running AS (
         SELECT concurrency_key AS key, count(*) AS jobs FROM awa.running_with_key() WHERE keyed GROUP BY concurrency_key
