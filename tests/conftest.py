@@ -16,7 +16,7 @@ from awa_py.db.types import Connection
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.session import Session
 from tests.chaos import jobs
-from tests.databases import Server, SharedDatabase
+from tests.databases import Server, SharedDatabase, make_logins_cheap
 
 SERVER = pytest.StashKey[EmbeddedPostgres]()
 TEMPLATE = pytest.StashKey[str]()
@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         server.start()
         config.stash[SERVER] = server
         os.environ["AWA_TEST_URL"] = server.url
+        make_logins_cheap(server.url)
     if "AWA_TEST_TEMPLATE" not in os.environ:
         os.environ["AWA_TEST_TEMPLATE"] = config.stash[TEMPLATE] = f"awa_template_{uuid4().hex[:12]}"
 
