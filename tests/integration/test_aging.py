@@ -218,13 +218,13 @@ async def test_stream_of_urgent_jobs_does_not_starve_the_others(app: App, sessio
         await asyncio.sleep(0.02)  # long enough that hardly any job is prefetched
 
     @app.job(priority=4)
-    async def patient() -> str:
+    async def waiting() -> str:
         return "my turn"
 
     aging = Task(name="aging", interval=seconds(1), run=Aging(age=seconds(0.001), check_interval=seconds(1)).run)
     async with app:
         await app.enqueue_many([urgent.new() for _ in range(20)])
-        job = await patient.enqueue()
+        job = await waiting.enqueue()
         async with working(app, {"default": 1}):
             await eventually(lambda: ran > 60)
             assert (await app.get(job.id)).state is State.AVAILABLE

@@ -78,9 +78,9 @@ class TestStaleJobs:
 
     async def test_queue_can_have_its_own_staleness(self, session: Session) -> None:
         await insert_queue(session, "hasty", staleness=seconds(5))
-        await insert_queue(session, "patient", staleness=seconds(1000))
+        await insert_queue(session, "slow", staleness=seconds(1000))
         (hasty,) = await insert_running(session, silent_s=10, queue="hasty")
-        await insert_running(session, silent_s=500, queue="patient")
+        await insert_running(session, silent_s=500, queue="slow")
         await insert_running(session, silent_s=10)
         rescued = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
         assert [job.id for job in rescued] == [hasty]

@@ -27,14 +27,14 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 
-async def bells(session: Session) -> Counter[str]:
+async def subscribed_queues(session: Session) -> Counter[str]:
     """Return whether exactly these queues have a subscriber."""
     rows = await session.connection.fetch("SELECT queue FROM awa.listening")
     return Counter(row["queue"] for row in rows)
 
 
 async def subscribed_queues_are(session: Session, *queues: str) -> bool:
-    return await bells(session) == Counter(queues)
+    return await subscribed_queues(session) == Counter(queues)
 
 
 async def hear(session: Session) -> list[str]:
