@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 
 async def subscribed_queues(session: Session) -> Counter[str]:
-    """Return whether exactly these queues have a subscriber."""
+    """Return how many workers subscribe to each queue."""
     rows = await session.connection.fetch("SELECT queue FROM awa.listening")
     return Counter(row["queue"] for row in rows)
 
