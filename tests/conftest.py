@@ -2,9 +2,13 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -21,7 +25,15 @@ from tests.databases import Server, SharedDatabase, make_logins_cheap
 SERVER = pytest.StashKey[EmbeddedPostgres]()
 TEMPLATE = pytest.StashKey[str]()
 # Without autovacuum: its transactions and pages would be counted with a test's own.
-SETTINGS = {"fsync": "off", "max_connections": "400", "shared_buffers": "256MB", "autovacuum": "off"}
+SETTINGS = {
+    "fsync": "off",
+    "max_connections": "400",
+    "shared_buffers": "256MB",
+    "max_wal_size": "256MB",
+    "autovacuum": "off",
+}
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 3 * 1024**3  # a run uses less than one
 
 # Variables of the caller that would change what the tests see. AWA_TEST_* and AWA_PG_BIN choose what to test.
 FOREIGN = re.compile(
@@ -51,12 +63,23 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "AWA_TEST_URL" not in os.environ and not config.option.collectonly:
         server = EmbeddedPostgres(settings=SETTINGS)
-        server.start()
+        with in_memory():
+            server.start()
         config.stash[SERVER] = server
         os.environ["AWA_TEST_URL"] = server.url
         make_logins_cheap(server.url)
     if "AWA_TEST_TEMPLATE" not in os.environ:
         os.environ["AWA_TEST_TEMPLATE"] = config.stash[TEMPLATE] = f"awa_template_{uuid4().hex[:12]}"
+
+
+@contextmanager
+def in_memory() -> Iterator[None]:
+    """Create temporary directories in memory, if there is enough: each database has hundreds of small files."""
+    before = tempfile.tempdir
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
+        tempfile.tempdir = str(MEMORY)
+    yield
+    tempfile.tempdir = before
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
