@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
+from awa_py.arguments.json_text import dumps
 from awa_py.client import Client, not_open
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
@@ -15,7 +16,7 @@ from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.maintenance.election import Candidate
 from awa_py.model.job import Job, NewJob
-from awa_py.model.options import JobOptions, check_names, make_job
+from awa_py.model.options import JobOptions, check_names, make_template
 from awa_py.model.registry import CronDefinition, Handler, Registry, check_schedule
 from awa_py.model.routes import Routes
 from awa_py.model.worker_name import WorkerName
@@ -140,7 +141,9 @@ class App:
         if handler is not None:
             arguments = _checked_arguments(handler, arguments)
             options = {**handler.options, **options}
-        return make_job(kind, arguments, options, self.settings, self.registry.routes.queue_for(kind))
+        queue = self.registry.routes.queue_for(kind)
+        template = make_template(kind, options, self.settings, queue, handler.signature if handler else None)
+        return template.fill(dumps(arguments, what=kind, limit=self.settings.max_args_bytes))
 
     async def enqueue(
         self,

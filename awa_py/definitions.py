@@ -15,9 +15,8 @@ from awa_py.db.types import Connection
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError
 from awa_py.model.context import BatchJob, Context
-from awa_py.model.job import Job, JobSpec, NewJob, Result
-from awa_py.model.keys import KeyTemplate
-from awa_py.model.options import JobOptions, check_names, key_template, make_job, make_spec, unique_key
+from awa_py.model.job import Job, NewJob, Result
+from awa_py.model.options import JobOptions, JobTemplate, check_names, make_template
 from awa_py.model.registry import Batching, Handler, Registry
 from awa_py.model.routes import Routes
 from awa_py.settings import Settings
@@ -59,9 +58,8 @@ class JobDefinition(Generic[Params, Result, Function]):
         self._handler = handler
         self._options = options
         self._connection = connection
-        self._spec: JobSpec | None = None
-        self._key_template: KeyTemplate | None = None
-        self._routes: Routes | None = None  # the routes that the spec was made with
+        self._template: JobTemplate | None = None
+        self._routes: Routes | None = None  # the routes that the template was made with
         self.__name__ = handler.kind
         self.__doc__ = handler.function.__doc__
         self.__wrapped__ = handler.function
@@ -86,16 +84,12 @@ class JobDefinition(Generic[Params, Result, Function]):
     def new(self, *args: Params.args, **kwargs: Params.kwargs) -> NewJob:
         """Check the arguments and return a job for `app.enqueue_many`."""
         handler, settings, routes = self._handler, self._owner.settings, self._owner.registry.routes
-        if self._options.get("unique") is not None:
-            given = handler.signature.dump(args, kwargs)
-            return make_job(handler.kind, given, self._options, settings, routes.queue_for(handler.kind))
         args_json = handler.signature.write(args, kwargs, handler.kind, settings.max_args_bytes)
-        if self._spec is None or self._routes is not routes:  # checked once for all jobs of this definition
-            self._spec = make_spec(handler.kind, self._options, settings, routes.queue_for(handler.kind))
-            self._key_template = key_template(handler.kind, self._options)
+        if self._template is None or self._routes is not routes:  # checked once for all jobs of this definition
+            queue = routes.queue_for(handler.kind)
+            self._template = make_template(handler.kind, self._options, settings, queue, handler.signature)
             self._routes = routes
-        concurrency_key = None if self._key_template is None else self._key_template.fill(args_json)
-        return NewJob.from_spec(self._spec, args_json, None, concurrency_key)
+        return self._template.fill(args_json)
 
     async def enqueue(self, *args: Params.args, **kwargs: Params.kwargs) -> Job[Result]:
         """Enqueue the job. If another job holds its unique key, return that one, with `is_new` False."""
@@ -176,10 +170,8 @@ class JobDecorator:
         check_names(kind, self._options)
         handler = Handler.from_function(kind, function, self._batching, self._options)
         # Check the options now, not at the first enqueue.
-        unique_key(kind, {}, self._options)
-        if (template := key_template(kind, self._options)) is not None:
-            template.check(handler.signature.accepts)
-        timeout = make_spec(kind, self._options, self._owner.settings).timeout
+        template = make_template(kind, self._options, self._owner.settings, signature=handler.signature)
+        timeout = template.spec.timeout
         if self._batching and timeout and self._batching.linger_s >= timeout.total_seconds():
             raise ConfigError(f"{kind}: linger must be shorter than the timeout, or jobs time out before they start")
         self._owner.registry.add(handler)

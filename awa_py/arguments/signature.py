@@ -64,6 +64,11 @@ class Signature:
             _writer=FastWriter({name: converter.plain for name, converter in converters.items()}, frozenset(required)),
         )
 
+    @property
+    def optional_names(self) -> frozenset[str]:
+        """The names of arguments that a job may leave out."""
+        return frozenset(name for name, step in self._dumps.items() if step) - self._required_names
+
     def accepts(self, name: str) -> bool:
         """Return whether a job can have an argument of this name."""
         return self._dumps.get(name, self._dump_extra) is not None

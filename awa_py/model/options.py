@@ -1,6 +1,5 @@
 """The options of a job: `JobOptions` as users write them, and their conversion to checked specs and keys."""
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +8,11 @@ from typing import Any, TypedDict
 
 from awa_py import durations
 from awa_py.arguments.json_text import dumps
+from awa_py.arguments.signature import Signature
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidJob
-from awa_py.model.job import DEFAULT_QUEUE, UNFINISHED, JobSpec, NewJob, State, UniqueKey
-from awa_py.model.keys import KeyTemplate
+from awa_py.model.job import DEFAULT_QUEUE, UNFINISHED, JobSpec, NewJob, State
+from awa_py.model.keys import KeyTemplate, UniqueTemplate
 from awa_py.settings import Settings
 
 
@@ -30,21 +30,14 @@ class Unique:
     period: Duration | None = None
     states: Collection[State | str] | None = None
 
-    def resolve(self, kind: str, args: Mapping[str, Any]) -> UniqueKey:
-        """Return the unique key of a job with these arguments."""
-        if isinstance(self.by, str):
-            raise InvalidJob(f"{kind}: unique by takes a list of argument names, not one string")
+    def template(self, kind: str, optional: Collection[str] = ()) -> UniqueTemplate:
+        """Return the template of the unique keys of this kind. `optional`: the arguments that a job may leave out."""
         period = None if self.period is None else durations.parse(self.period)
         if self.states is not None:
             states = tuple(_state(kind, state) for state in self.states)
         else:
             states = UNFINISHED if period is None else (*UNFINISHED, State.COMPLETED)
-        return UniqueKey(key=self._digest(kind, args) if self.key is None else self.key, period=period, states=states)
-
-    def _digest(self, kind: str, args: Mapping[str, Any]) -> str:
-        chosen = args if self.by is None else {name: args.get(name) for name in self.by}
-        text = json.dumps(chosen, sort_keys=True, separators=(",", ":"))
-        return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        return UniqueTemplate(kind, by=self.by, key=self.key, period=period, states=states, optional=optional)
 
 
 UniqueOption = bool | Duration | Unique | None
@@ -81,34 +74,57 @@ def check_names(kind: str, options: Mapping[str, Any]) -> None:
             raise ConfigError(f"{kind}: there is no option {name!r}; the options are {', '.join(sorted(known))}")
 
 
-def make_job(
-    kind: str, args: Mapping[str, Any], options: JobOptions, settings: Settings, default_queue: str = DEFAULT_QUEUE
-) -> NewJob:
-    """Return a job that can be enqueued, or raise an error that says why it cannot."""
-    spec = make_spec(kind, options, settings, default_queue)
-    args_json = dumps(args, what=kind, limit=settings.max_args_bytes)
-    template = key_template(kind, options)
-    concurrency_key = None if template is None else template.fill(args_json)
-    return NewJob.from_spec(spec, args_json, unique_key(kind, args, options), concurrency_key)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTemplate:
+    """What all jobs of a kind with the same options share."""
+
+    spec: JobSpec
+    concurrency_key: KeyTemplate | None
+    unique: UniqueTemplate | None
+
+    def fill(self, args_json: str) -> NewJob:
+        """Return the job with these arguments, which were checked before."""
+        unique, key = self.unique, self.concurrency_key
+        return NewJob.from_spec(
+            self.spec,
+            args_json,
+            None if unique is None else unique.fill(args_json),
+            None if key is None else key.fill(args_json),
+        )
 
 
-def unique_key(kind: str, args: Mapping[str, Any], options: JobOptions) -> UniqueKey | None:
-    """Return the unique key of a job with these arguments, if it has one."""
+def make_template(
+    kind: str,
+    options: JobOptions,
+    settings: Settings,
+    default_queue: str = DEFAULT_QUEUE,
+    signature: Signature | None = None,
+) -> JobTemplate:
+    """Check the options, with the handler's signature if it is known. `default_queue` is used if `queue` is not set."""
+    unique = _unique_template(kind, options, signature.optional_names if signature else ())
+    concurrency_key = _key_template(kind, options)
+    for template in (unique, concurrency_key):
+        if signature is not None and template is not None:
+            template.check(signature.accepts)
+    return JobTemplate(
+        spec=_make_spec(kind, options, settings, default_queue), concurrency_key=concurrency_key, unique=unique
+    )
+
+
+def _unique_template(kind: str, options: JobOptions, optional: Collection[str]) -> UniqueTemplate | None:
     option = options.get("unique")
     if option is None or option is False:
         return None
     unique = Unique() if option is True else option if isinstance(option, Unique) else Unique(period=option)
-    return unique.resolve(kind, args)
+    return unique.template(kind, optional)
 
 
-def key_template(kind: str, options: JobOptions) -> KeyTemplate | None:
-    """Return the template of the concurrency key, if there is one."""
+def _key_template(kind: str, options: JobOptions) -> KeyTemplate | None:
     text = options.get("concurrency_key")
     return None if text is None else KeyTemplate(kind, text)
 
 
-def make_spec(kind: str, options: JobOptions, settings: Settings, default_queue: str = DEFAULT_QUEUE) -> JobSpec:
-    """Return what all jobs of this kind with these options share. `default_queue` is used if `queue` is not set."""
+def _make_spec(kind: str, options: JobOptions, settings: Settings, default_queue: str) -> JobSpec:
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     given.pop("unique", None)
     if given.pop("concurrency_key", None) is None and ("concurrency_limit" in given or given.get("ordered")):

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from awa_py.background import resume_in_context
+from awa_py.errors import InvalidArguments
 from awa_py.model.context import Context, RateLimits
 from awa_py.model.outcomes import Retry
 from awa_py.model.registry import Handler, Registry
@@ -28,6 +29,7 @@ from awa_py.worker.outcomes import (
     HandlerTimeout,
     Released,
     StopReason,
+    UnfitArguments,
     outcome_of,
     stopped_outcome,
 )
@@ -241,7 +243,10 @@ class Executor:
         handler = job.handler
         if handler is None:
             raise Retry(f"no handler registered for kind: {job.kind}")
-        arguments = handler.signature.load(_decode(job.args, 0)[0])
+        try:
+            arguments = handler.signature.load(_decode(job.args, 0)[0])
+        except InvalidArguments as error:
+            raise UnfitArguments(str(error)) from None
         if handler.signature.context_parameter is not None:
             set_progress = functools.partial(self._set_progress, job)
             job.context = Context(job.job, job.attempt, set_progress, self._rate_limits)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from awa_py.arguments.json_text import dumps
-from awa_py.errors import InvalidArguments, InvalidJob
+from awa_py.errors import InvalidJob
 from awa_py.model.job import State
 from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze, Throttled
 from awa_py.observability.metrics import Reason
@@ -19,6 +19,10 @@ from awa_py.text import clean_text, describe_chain
 
 class HandlerTimeout(Exception):
     """The attempt exceeded its timeout or deadline."""
+
+
+class UnfitArguments(Exception):
+    """The job's arguments do not fit the handler's signature."""
 
 
 class StopReason(StrEnum):
@@ -103,9 +107,13 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
         case BaseException() if not isinstance(end, Outcome):
             if stop is not None:
                 return stopped_outcome(stop)
+            if isinstance(end, UnfitArguments):
+                # No retry: the same arguments do not fit the next time. An operator retries the job after a fix.
+                return Discarded(state=State.FAILED, error=describe_chain(end), reason=Reason.ARGUMENTS)
             if isinstance(end, asyncio.CancelledError):
                 return AttemptFailed(error="CancelledError: the handler cancelled itself")
-            return AttemptFailed(error=describe_chain(end), exception=end, reason=_failure_reason(end))
+            reason = Reason.TIMEOUT if isinstance(end, HandlerTimeout) else Reason.ERROR
+            return AttemptFailed(error=describe_chain(end), exception=end, reason=reason)
     try:
         return Completed(result=dumps(end, what=kind, noun="result", limit=max_result_bytes))
     except InvalidJob as error:
@@ -122,13 +130,3 @@ def stopped_outcome(stop: StopReason) -> AttemptOutcome:
             return LeaseLost()
         case StopReason.LEASE_EXPIRED | StopReason.SHUTDOWN:
             return Released()
-
-
-def _failure_reason(error: BaseException) -> Reason:
-    match error:
-        case HandlerTimeout():
-            return Reason.TIMEOUT
-        case InvalidArguments():
-            return Reason.ARGUMENTS
-        case _:
-            return Reason.ERROR

@@ -12,6 +12,7 @@ import pytest
 
 from awa_py import App, ConfigError, InvalidArguments, InvalidJob, Job, NewJob, State, Unique
 from awa_py.db.database import Database
+from awa_py.model.job import UniqueKey
 from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import get_jobs
 from awa_py.store.maintenance import delete_free_unique_keys
@@ -341,7 +342,7 @@ class TestUnique:
         assert (await second).id == first.id
 
     async def test_cleanup_never_deletes_a_key_that_was_just_acquired(self, app: App, database: Database) -> None:
-        filler = [NewJob(kind="work", unique=Unique(key=f"a{n:04}").resolve("work", {})) for n in range(900)]
+        filler = [NewJob(kind="work", unique=UniqueKey(key=f"a{n:04}")) for n in range(900)]
         await app.enqueue_many(filler)
         stop = asyncio.Event()
 

@@ -205,7 +205,7 @@ class TestOutcome:
             await drain(app)
         found = {span.name: span for span in runs(spans)}
         assert attributes(found["process long"])["error.type"] == "HandlerTimeout"
-        assert attributes(found["process work"])["error.type"] == "InvalidArguments"
+        assert attributes(found["process work"])["error.type"] == "UnfitArguments"
         assert "secret" not in found["process work"].to_json()
 
 

@@ -252,16 +252,41 @@ class TestOutcomes:
         assert job.state is State.FAILED
         assert "the outcome cannot be stored" in job.errors[-1]["error"]
 
-    async def test_wrong_arguments_fail_the_attempt(self, app: App, session: Session) -> None:
+    async def test_unfit_arguments_fail_the_job_at_once_and_a_retry_runs_it_after_a_fix(
+        self, app: App, session: Session, database_url: str
+    ) -> None:
         @app.job
         async def work(number: int) -> None: ...
 
-        await session.connection.execute("""SELECT awa.enqueue('work', '{"number": "many"}')""")
+        job_id = await session.connection.fetchval("""SELECT awa.enqueue('work', '{"number": "many"}')""")
         async with app:
             await drain(app)
-        assert await states(session) == {"retryable": 1}
-        errors = await session.connection.fetchval("SELECT errors -> 0 ->> 'error' FROM awa.scheduled")
-        assert 'work: argument "number"' in errors
+            job = await app.get(job_id)
+        assert (job.state, job.attempt) == (State.FAILED, 1)
+        assert job.errors[-1]["error"] == 'UnfitArguments: work: argument "number" must be int, not str'
+
+        fixed = with_settings(database_url, QUICK)
+
+        @fixed.job(kind="work")
+        async def repaired(number: str) -> str:
+            return number
+
+        async with fixed:
+            assert await fixed.retry(job_id)
+            await drain(fixed)
+            assert await fixed.result(job_id) == "many"
+
+    async def test_unfit_arguments_of_an_enqueue_in_a_handler_are_an_ordinary_error(self, app: App) -> None:
+        @app.job
+        async def child(number: int) -> None: ...
+
+        @app.job
+        async def work() -> None:
+            await app.enqueue("child", {"number": "many"})
+
+        job = await run_one(app, "work")
+        assert job.state is State.RETRYABLE
+        assert job.errors[-1]["error"] == 'InvalidArguments: child: argument "number" must be int, not str'
 
     async def test_completed_job_is_deleted_if_the_retention_is_0(self, database_url: str, session: Session) -> None:
         app = with_settings(database_url, replace(QUICK, completed_retention=seconds(0)))

@@ -3,13 +3,14 @@
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from datetime import date
 from typing import Any
 
 import pytest
 
-from awa_py import App, InvalidJob, JobOptions, NewJob
-from awa_py.model.keys import KeyTemplate
+from awa_py import App, BatchJob, InvalidJob, JobOptions, NewJob, Unique
+from awa_py.model.keys import KeyTemplate, canonical_json
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,8 @@ from awa_py.model.keys import KeyTemplate
         ("{x}", {"x": True}, "true"),
         ("{x}", {"x": None}, "null"),
         ("{x}", {"x": 1.5}, "1.5"),
-        ("{x}", {"x": {"b": 1, "a": [2]}}, '{"a": [2], "b": 1}'),
+        ("{x}", {"x": 1.0}, "1"),
+        ("{x}", {"x": {"b": 1, "a": [2, "ü"]}}, '{"a":[2,"ü"],"b":1}'),
         ("no name in it", {}, "no name in it"),
         ("{} {0} {a.b} {a!r} {a:>3} {{}} { a } {a", {"a": 1}, "{} {0} {a.b} {a!r} {a:>3} {{}} { a } {a"),
         ("{{a}}", {"a": 1}, "{1}"),
@@ -131,3 +133,71 @@ def test_concurrency_key_is_copied_and_written_as_json() -> None:
     written = json.loads(job.to_json())
     assert (written["concurrency_key"], written["concurrency_limit"], written["ordered"]) == ("k", 1, True)
     assert not {"concurrency_key", "concurrency_limit", "ordered"} & json.loads(NewJob(kind="work").to_json()).keys()
+
+
+MISSPELT: list[JobOptions] = [{"unique": Unique(by=["pth"])}, {"concurrency_key": "k:{pth}"}]
+
+
+class TestMisspeltNames:
+    """An option that names an argument which no job has would treat all jobs of the kind alike."""
+
+    @pytest.mark.parametrize("options", MISSPELT)
+    def test_declaration_is_refused(self, options: JobOptions) -> None:
+        app = App()
+        with pytest.raises(InvalidJob, match='names "pth", which the job does not have'):
+
+            @app.job(**options)
+            async def resize(path: str) -> None: ...
+
+        assert app.registry.get("resize") is None
+
+    @pytest.mark.parametrize("options", MISSPELT)
+    def test_options_of_an_enqueue_are_refused(self, options: JobOptions) -> None:
+        app = App()
+
+        @app.job
+        async def resize(path: str) -> None: ...
+
+        @app.job
+        async def anything(**names: str) -> None: ...
+
+        @app.job(batch=10)
+        async def in_batches(jobs: list[BatchJob]) -> None: ...
+
+        makers: list[Callable[[], NewJob]] = [
+            lambda: resize.options(**options).new(path="a"),
+            lambda: anything.options(**options).new(path="a"),
+            lambda: in_batches.options(**options).new(path="a"),
+            lambda: app.new("resize", {"path": "a"}, **options),
+            lambda: app.new("unknown", {"path": "a"}, **options),
+        ]
+        for make in makers:
+            with pytest.raises(InvalidJob, match='names "pth", which the job does not have'):
+                make()
+
+    def test_argument_with_a_default_may_be_left_out(self) -> None:
+        app = App()
+
+        @app.job(unique=Unique(by=["path", "size"]))
+        async def resize(path: str, size: int | None = None, quality: int = 80) -> None: ...
+
+        jobs = [resize.new("a"), resize.new("a", None), resize.new("a", quality=1), resize.new("a", 3), resize.new("b")]
+        keys = [job.unique.key for job in jobs if job.unique]
+        assert keys[0] == keys[1] == keys[2]
+        assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"b": [True, None, 1.0], "a": {}}, '{"a":{},"b":[true,null,1]}'),
+        ('"\\\n\x01\x7fü', '"\\"\\\\\\n\\u0001\x7fü"'),
+        (-0.0, "0"),
+        (1e23, "1" + "0" * 23),
+        (1.5e-7, "0.00000015"),
+        (-120.50, "-120.5"),
+        (10**30, "1" + "0" * 30),
+    ],
+)
+def test_equal_values_have_one_canonical_text(value: Any, text: str) -> None:
+    assert canonical_json(value) == text
