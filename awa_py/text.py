@@ -44,10 +44,15 @@ def describe_chain(error: BaseException, limit: int = 4000) -> str:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        text = _text(current)
+        text = error_text(current)
         parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        current = cause_of(current)
     return clean_text(" ← ".join(parts), limit)
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the error that this one was raised from, or while handling it."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def describe(error: BaseException) -> str:
@@ -56,7 +61,7 @@ def describe(error: BaseException) -> str:
     From PostgreSQL errors it keeps only the message, since DETAIL quotes rows. Messages about invalid data quote the
     data too: they are cut before it.
     """
-    text = _text(error)
+    text = error_text(error)
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str) and error.args:
         text = str(error.args[0])
@@ -71,7 +76,8 @@ def format_frames(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
-def _text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Return the message of an error."""
     try:
         return str(error)
     except Exception as failure:  # a broken __str__ must not hide the error

@@ -1,6 +1,6 @@
 """awa job …"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Any
@@ -271,7 +271,21 @@ def _fields(job: Job, now: datetime) -> Fields:
         "concurrency limit": job.concurrency_limit,
         "ordered": "yes" if job.ordered else None,
         "parent": job.parent_id,
-        "errors": [
-            f"{error.get('at', '')} attempt {error.get('attempt')}: {error.get('error')}" for error in job.errors
-        ],
+        "errors": [_error_line(error) for error in job.errors],
+        "traceback": _traceback_lines(job.errors[-1]) if job.errors else None,
     }
+
+
+def _error_line(error: Mapping[str, Any]) -> str:
+    worker = f" on {error['worker']}" if "worker" in error else ""
+    return f"{error.get('at', '')} attempt {error.get('attempt')}{worker}: {error.get('error')}"
+
+
+def _traceback_lines(error: Mapping[str, Any]) -> list[str]:
+    """Return the lines of an error's traceback, and of those of its parts."""
+    lines = str(error.get("traceback", "")).splitlines()
+    parts = error.get("parts", [])
+    for number, part in enumerate(parts, start=1):
+        lines.append(f"part {number} of {len(parts)}:")
+        lines += (f"  {line}" for line in str(part.get("traceback", "")).splitlines())
+    return lines

@@ -11,8 +11,6 @@ from uuid import UUID
 from awa_py.model.job import Job
 from awa_py.store.events import EventRow
 
-# Errors that the database writes when it rescues an attempt whose worker died.
-RESCUE_ERRORS = ("heartbeat stale: worker presumed dead", "worker gone: its session ended")
 # The order of events with the same time. All changes of one statement have one time, so a rescued attempt can end at
 # the moment at which the next one starts.
 ORDER_AT_SAME_TIME = {"enqueued": 0, "due": 2, "started": 3, "completed": 4, "failed": 4, "cancelled": 4}
@@ -32,11 +30,12 @@ class Event:
     detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Error:
     at: datetime
     attempt: int
     text: str
+    rescued: bool
 
 
 def history(job: Job, recorded: Sequence[EventRow]) -> list[Event]:
@@ -46,7 +45,7 @@ def history(job: Job, recorded: Sequence[EventRow]) -> list[Event]:
     events += [
         Event(
             at=error.at,
-            event="rescued" if error.text in RESCUE_ERRORS else "error",
+            event="rescued" if error.rescued else "error",
             attempt=error.attempt or None,
             detail=error.text,
         )
@@ -130,4 +129,9 @@ def _pop_nearest(errors: list[_Error], row: EventRow) -> _Error | None:
 
 
 def _error(entry: dict[str, Any]) -> _Error:
-    return _Error(datetime.fromisoformat(entry["at"]), int(entry.get("attempt") or 0), str(entry.get("error", "")))
+    return _Error(
+        at=datetime.fromisoformat(entry["at"]),
+        attempt=int(entry.get("attempt") or 0),
+        text=str(entry.get("error", "")),
+        rescued=entry.get("rescued") is True,
+    )

@@ -8,12 +8,13 @@ while the handler of the first one still runs.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from awa_py.model.job import State
 from awa_py.store.session import Session
 
-MAX_RESULTS_CHARACTERS = 32 * 1024 * 1024  # per statement: it builds a jsonb object of them, which holds 256 MiB
+MAX_CHARACTERS = 32 * 1024 * 1024  # of results or error details per statement: its jsonb objects hold 256 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +45,16 @@ async def complete_jobs(
     keep: bool,
 ) -> set[int] | None:
     """Complete jobs. Return the ids that the worker held; None: all of them. `results` is None if no job has one."""
-    if results is not None and len(ids) > 1 and sum(len(result or "") for result in results) > MAX_RESULTS_CHARACTERS:
-        half = len(ids) // 2
-        first = await complete_jobs(session, worker_id, ids[:half], leases[:half], results[:half], keep=keep)
-        rest = await complete_jobs(session, worker_id, ids[half:], leases[half:], results[half:], keep=keep)
-        return set(ids[:half] if first is None else first) | set(ids[half:] if rest is None else rest)
-    held = await session.fetchval(
+    if results is not None and _too_large(results):
+        held: set[int] = set()
+        for half in _halves(ids, leases, results):
+            answer = await complete_jobs(session, worker_id, *half, keep=keep)
+            held |= set(half[0]) if answer is None else answer
+        return held
+    held_ids = await session.fetchval(
         "complete_jobs", array_literal(ids), array_literal(leases), worker_id, results, keep, len(ids)
     )
-    return None if held is None else set(held)
+    return None if held_ids is None else set(held_ids)
 
 
 async def fail_attempts(
@@ -62,9 +64,14 @@ async def fail_attempts(
     leases: Sequence[int],
     errors: Sequence[str],
     delays: Sequence[timedelta | None],
+    details: Sequence[str | None] | None = None,
 ) -> dict[int, RetryDecision]:
-    """End failed attempts: running → retryable, failed or cancelled."""
-    rows = await session.fetch("fail_attempts", ids, leases, worker_id, errors, delays)
+    """End failed attempts: running → retryable, failed or cancelled. `details`: further fields of each error, JSON."""
+    if details is not None and _too_large(details):
+        halves = _halves(ids, leases, errors, delays, details)
+        first, rest = [await fail_attempts(session, worker_id, *half) for half in halves]
+        return first | rest
+    rows = await session.fetch("fail_attempts", ids, leases, worker_id, errors, delays, details)
     return {
         row["id"]: RetryDecision(attempt=row["attempt"], max_attempts=row["max_attempts"], retry_s=row["retry_s"])
         for row in rows
@@ -96,14 +103,31 @@ async def discard_jobs(
     leases: Sequence[int],
     states: Sequence[State],
     errors: Sequence[str],
+    details: Sequence[str | None] | None = None,
 ) -> set[int]:
-    """Discard jobs: running → failed or cancelled, whatever attempts are left."""
-    return {row["id"] for row in await session.fetch("discard_jobs", ids, leases, worker_id, states, errors)}
+    """Discard jobs: running → failed or cancelled, whatever attempts are left. `details`: see fail_attempts."""
+    if details is not None and _too_large(details):
+        halves = _halves(ids, leases, states, errors, details)
+        first, rest = [await discard_jobs(session, worker_id, *half) for half in halves]
+        return first | rest
+    rows = await session.fetch("discard_jobs", ids, leases, worker_id, states, errors, details)
+    return {row["id"] for row in rows}
 
 
 async def release_jobs(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> set[int]:
     """Release jobs: running → available. The attempt does not count."""
     return {row["id"] for row in await session.fetch("release_jobs", ids, leases, worker_id)}
+
+
+def _too_large(texts: Sequence[str | None]) -> bool:
+    """Whether a statement with these texts must be split."""
+    return len(texts) > 1 and sum(len(text or "") for text in texts) > MAX_CHARACTERS
+
+
+def _halves(*columns: Any) -> list[list[Any]]:
+    """Split each column in the middle."""
+    half = len(columns[0]) // 2
+    return [[column[:half] for column in columns], [column[half:] for column in columns]]
 
 
 def array_literal(numbers: Sequence[float]) -> str:

@@ -312,7 +312,9 @@ async def _run_until(deadline: float, limit_s: float, work: Coroutine[Any, Any, 
     try:
         async with asyncio.timeout(deadline - time.monotonic()) as timeout:
             return await work
-    except TimeoutError:
+    except TimeoutError as error:
         if timeout.expired():
-            raise HandlerTimeout(f"timed out after {limit_s:.3g} s") from None
+            interrupted = error.__cause__  # its traceback shows where the handler waited
+            where = None if interrupted is None else interrupted.__traceback__
+            raise HandlerTimeout(f"timed out after {limit_s:.3g} s").with_traceback(where) from None
         raise

@@ -13,6 +13,7 @@ from uuid import UUID
 from prometheus_client import Counter
 
 from awa_py import durations
+from awa_py.error_details import error_details
 from awa_py.model.job import State
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import finish
@@ -98,7 +99,13 @@ async def _complete(batch: OutcomeBatch[Completed]) -> Mapping[int, None] | None
 async def _fail_attempts(batch: OutcomeBatch[AttemptFailed]) -> Mapping[int, RetryDecision]:
     errors = [outcome.error for outcome in batch.outcomes]
     delays = [outcome.delay for outcome in batch.outcomes]
-    return await finish.fail_attempts(batch.session, *batch.keys, errors, delays)
+    return await finish.fail_attempts(batch.session, *batch.keys, errors, delays, _details(batch.outcomes))
+
+
+def _details(outcomes: Sequence[AttemptFailed | Discarded]) -> list[str | None]:
+    """Return what the errors keep of their exceptions. The jobs of a batch may share one exception."""
+    details = {id(outcome.cause): error_details(outcome.cause) for outcome in outcomes if outcome.cause is not None}
+    return [details.get(id(outcome.cause)) for outcome in outcomes]
 
 
 def _report_failure(job: ClaimedJob, outcome: AttemptFailed, decision: RetryDecision) -> JobReport:
@@ -153,7 +160,8 @@ def _report_throttle(job: ClaimedJob, outcome: QueueThrottled, cooldown: Cooldow
 async def _discard(batch: OutcomeBatch[Discarded]) -> Mapping[int, None]:
     states = [outcome.state for outcome in batch.outcomes]
     errors = [outcome.error for outcome in batch.outcomes]
-    return dict.fromkeys(await finish.discard_jobs(batch.session, *batch.keys, states, errors))
+    details = _details(batch.outcomes)
+    return dict.fromkeys(await finish.discard_jobs(batch.session, *batch.keys, states, errors, details))
 
 
 def _report_discard(job: ClaimedJob, outcome: Discarded, _: None) -> JobReport:

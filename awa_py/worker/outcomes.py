@@ -14,7 +14,7 @@ from awa_py.errors import InvalidJob
 from awa_py.model.job import State
 from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze, Throttled
 from awa_py.observability.metrics import Reason
-from awa_py.text import clean_text, describe_chain
+from awa_py.text import cause_of, clean_text, describe_chain
 
 
 class HandlerTimeout(Exception):
@@ -47,7 +47,8 @@ class AttemptFailed:
 
     error: str
     delay: timedelta | None = None
-    exception: BaseException | None = None
+    exception: BaseException | None = None  # to log
+    cause: BaseException | None = None  # to keep with the error
     reason: Reason = Reason.ERROR
 
 
@@ -71,6 +72,7 @@ class Discarded:
 
     state: State
     error: str
+    cause: BaseException | None = None  # to keep with the error
     reason: Reason = Reason.ERROR
 
 
@@ -95,25 +97,27 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
         case None:
             return COMPLETED
         case Retry():
-            return AttemptFailed(error=clean_text(str(end.reason)), delay=end.after, reason=Reason.ASKED)
+            error = clean_text(str(end.reason))
+            return AttemptFailed(error=error, delay=end.after, cause=cause_of(end), reason=Reason.ASKED)
         case Snooze():
             return Snoozed(delay=end.delay)
         case Throttled():
             return QueueThrottled(reason=clean_text(str(end.reason)))
         case Cancel():
-            return Discarded(state=State.CANCELLED, error=clean_text(str(end.reason)))
+            return Discarded(state=State.CANCELLED, error=clean_text(str(end.reason)), cause=cause_of(end))
         case Fail():
-            return Discarded(state=State.FAILED, error=clean_text(str(end.reason)), reason=Reason.ASKED)
+            error = clean_text(str(end.reason))
+            return Discarded(state=State.FAILED, error=error, cause=cause_of(end), reason=Reason.ASKED)
         case BaseException() if not isinstance(end, Outcome):
             if stop is not None:
                 return stopped_outcome(stop)
             if isinstance(end, UnfitArguments):
                 # No retry: the same arguments do not fit the next time. An operator retries the job after a fix.
-                return Discarded(state=State.FAILED, error=describe_chain(end), reason=Reason.ARGUMENTS)
+                return Discarded(state=State.FAILED, error=describe_chain(end), cause=end, reason=Reason.ARGUMENTS)
             if isinstance(end, asyncio.CancelledError):
                 return AttemptFailed(error="CancelledError: the handler cancelled itself")
             reason = Reason.TIMEOUT if isinstance(end, HandlerTimeout) else Reason.ERROR
-            return AttemptFailed(error=describe_chain(end), exception=end, reason=reason)
+            return AttemptFailed(error=describe_chain(end), exception=end, cause=end, reason=reason)
     try:
         return Completed(result=dumps(end, what=kind, noun="result", limit=max_result_bytes))
     except InvalidJob as error:

@@ -131,7 +131,7 @@ class ChangeDetector:
 
     def _error(self, job: Job, error: Mapping[str, Any]) -> tuple[Severity, str]:
         text = str(error["error"])
-        if text.startswith("heartbeat stale"):
+        if error.get("rescued"):
             self.counts["rescued"] += 1
             return Severity.GOOD, f"{name(job)} was rescued: {text}"
         if job.state is State.FAILED:

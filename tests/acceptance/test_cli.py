@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 from datetime import datetime
 from importlib.metadata import version
@@ -164,6 +165,10 @@ class TestWorker:
         failed = awa.ok("job", "show", broken, "--json").json
         assert failed["state"] == "failed"
         assert "it broke" in failed["errors"][0]["error"]
+        assert failed["errors"][0]["exception"] == "builtins.ValueError"
+        shown = awa.ok("job", "show", broken).out
+        assert f"attempt 1 on {socket.gethostname()}:" in shown
+        assert ", in break_down\n" in shown
         assert "It failed 20" in awa.ok("job", "explain", broken).out
         assert [row["name"] for row in awa.ok("cron", "list", "--json").json] == ["digest"]
 

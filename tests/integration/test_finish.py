@@ -62,6 +62,11 @@ async def fail(session: Session, job_id: int, lease: int = 1, delay: timedelta |
     return (await fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [delay]))[job_id]
 
 
+def within_jitter(delay_s: float) -> Any:
+    """Match a backoff with its random factor from 1 to 1.2."""
+    return pytest.approx(1.1 * delay_s, rel=0.1 / 1.1 + 1e-6)
+
+
 class TestGuards:
     @pytest.mark.parametrize("finish", FINISHES)
     async def test_wrong_lease_changes_nothing(self, session: Session, finish: str) -> None:  # A19
@@ -161,7 +166,8 @@ class TestFail:
         (job_id,) = await insert_running(session, attempt=3)
         answer = await fail(session, job_id)
         job = await look(session, job_id)
-        assert answer == RetryDecision(attempt=3, max_attempts=25, retry_s=4.0)
+        assert (answer.attempt, answer.max_attempts) == (3, 25)
+        assert answer.retry_s == within_jitter(4)
         assert (job.state, job.attempt, job.lease, job.finalized_at) == (State.RETRYABLE, 3, 1, None)  # A16
         (error,) = job.errors
         assert (error["attempt"], error["error"]) == (3, "boom")
@@ -172,28 +178,36 @@ class TestFail:
         expected = {1: 2, 2: 4, 3: 8, 6: 64, 7: 100, 20: 100}
         for attempt, retry_s in expected.items():
             (job_id,) = await insert_running(session, attempt=attempt)
-            assert (await fail(session, job_id)).retry_s == retry_s
+            assert (await fail(session, job_id)).retry_s == within_jitter(retry_s)
 
     async def test_default_backoff_is_a_second_to_an_hour(self, session: Session) -> None:
         for attempt, retry_s in {1: 1, 2: 2, 12: 2048, 13: 3600, 24: 3600}.items():
             (job_id,) = await insert_running(session, attempt=attempt)
-            assert (await fail(session, job_id)).retry_s == retry_s
+            assert (await fail(session, job_id)).retry_s == within_jitter(retry_s)
 
     async def test_backoff_exponent_is_at_most_30(self, session: Session) -> None:  # F11
         await insert_queue(session, backoff_base=timedelta(microseconds=1), backoff_max=timedelta(days=400))
         for attempt in (31, 32, 32_766):
             (job_id,) = await insert_running(session, attempt=attempt, max_attempts=32_767)
-            assert (await fail(session, job_id)).retry_s == pytest.approx(2**30 / 1e6)
+            assert (await fail(session, job_id)).retry_s == within_jitter(2**30 / 1e6)
 
     async def test_longest_possible_backoff_does_not_overflow(self, session: Session) -> None:
         await insert_queue(session, backoff_base=timedelta(days=3650), backoff_max=timedelta(days=36500))
         (job_id,) = await insert_running(session, attempt=32_000, max_attempts=32_767)
-        assert (await fail(session, job_id)).retry_s == timedelta(days=36500).total_seconds()
+        assert (await fail(session, job_id)).retry_s == within_jitter(timedelta(days=36500).total_seconds())
 
     async def test_job_is_due_at_once_without_backoff(self, session: Session) -> None:  # F11
         await insert_queue(session, backoff_enabled=False)
         (job_id,) = await insert_running(session, attempt=5)
         assert (await fail(session, job_id)).retry_s == 0
+
+    async def test_jobs_that_fail_together_do_not_come_back_together(self, session: Session) -> None:  # F11
+        jobs = await insert_running(session, 200)
+        answers = await fail_attempts(session, OWNER, jobs, [1] * 200, ["boom"] * 200, [None] * 200)
+        delays_s = [answer.retry_s or 0 for answer in answers.values()]
+        assert all(delay_s == within_jitter(1) for delay_s in delays_s)
+        assert len(set(delays_s)) > 150
+        assert max(delays_s) - min(delays_s) > 0.15
 
     async def test_handlers_delay_overrides_the_backoff(self, session: Session) -> None:
         (job_id,) = await insert_running(session, attempt=5)

@@ -1,6 +1,9 @@
 """The outcomes of handlers, and the context that they get."""
 
+import asyncio
 import logging
+import os
+import socket
 import sys
 import threading
 from dataclasses import replace
@@ -26,6 +29,19 @@ from tests.support import (
 )
 
 pytestmark = pytest.mark.integration
+
+
+class Declined(Exception):
+    pass
+
+
+async def decline() -> NoReturn:
+    raise Declined("no card")
+
+
+async def ended(app: App, job_id: int) -> awa.Job | None:
+    job = await app.get(job_id)
+    return job if job.errors else None
 
 
 class TestChildren:
@@ -98,6 +114,70 @@ class TestOutcomes:
         job = await run_one(app, "work")
         assert (job.state, job.attempt) == (State.RETRYABLE, 1)
         assert job.errors[-1]["error"] == "RuntimeError: outer ← KeyError: 'inner'"
+
+    @pytest.mark.parametrize("kind", ["in_loop", "in_thread"])
+    async def test_error_keeps_the_traceback_the_class_and_the_worker(self, app: App, kind: str) -> None:
+        @app.job
+        async def in_loop() -> NoReturn:
+            raise Declined("no card")
+
+        @app.job
+        def in_thread() -> NoReturn:
+            raise Declined("no card")
+
+        async with app, working(app) as worker:
+            job = await app.enqueue(kind)
+            (error,) = (await eventually(lambda: ended(app, job.id))).errors
+        assert error["exception"] == f"{__name__}.Declined"
+        assert error["worker_id"] == str(worker.id)
+        assert error["worker"] == f"{socket.gethostname()}:{os.getpid()}"
+        assert error["traceback"].endswith(f'in {kind}\n    raise Declined("no card")\n{__name__}.Declined: no card')
+        assert "executor.py" not in error["traceback"]
+
+    async def test_error_keeps_the_parts_of_an_exception_group(self, app: App) -> None:
+        @app.job
+        async def work() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(asyncio.sleep(0)).add_done_callback(lambda _: None)
+                tasks.create_task(decline())
+
+        (error,) = (await run_one(app, "work")).errors
+        assert error["exception"] == "builtins.ExceptionGroup"
+        (part,) = error["parts"]
+        assert (part["exception"], part["error"]) == (f"{__name__}.Declined", f"{__name__}.Declined: no card")
+        assert "in decline" in part["traceback"]
+
+    @pytest.mark.parametrize("outcome", [awa.Retry("later"), awa.Fail("later")])
+    async def test_error_of_a_raised_outcome_keeps_its_cause(self, app: App, outcome: Outcome) -> None:
+        @app.job
+        async def work() -> None:
+            try:
+                await decline()
+            except Declined as error:
+                raise outcome from error
+
+        (error,) = (await run_one(app, "work")).errors
+        assert (error["error"], error["exception"]) == ("later", f"{__name__}.Declined")
+
+    async def test_timeout_shows_where_the_handler_waited(self, app: App) -> None:
+        @app.job(timeout="50ms")
+        async def work() -> None:
+            await asyncio.sleep(60)
+
+        (error,) = (await run_one(app, "work")).errors
+        assert error["error"] == "HandlerTimeout: timed out after 0.05 s"
+        assert "    await asyncio.sleep(60)\n" in error["traceback"]
+
+    async def test_jobs_of_a_batch_share_the_details_of_their_error(self, app: App, session: Session) -> None:
+        @app.job(batch=3)
+        async def work(jobs: list[awa.BatchJob]) -> None:
+            await decline()
+
+        async with app:
+            jobs = await app.enqueue_many([work.new() for _ in range(3)])
+            await drain(app)
+            errors = [(await app.get(job.id)).errors[0] for job in jobs]
+        assert [error["exception"] for error in errors] == [f"{__name__}.Declined"] * 3
 
     async def test_failed_last_attempt_fails_the_job(self, app: App, caplog: pytest.LogCaptureFixture) -> None:  # F20
         @app.job(max_attempts=2)

@@ -97,11 +97,11 @@ def test_failure_retry_and_success_of_a_job_are_one_event_each() -> None:
 
 def test_rescued_job_is_not_reported_as_failed() -> None:
     detector = ChangeDetector()
-    stale = replace(JOB, state=State.RETRYABLE, errors=[error("heartbeat stale: worker presumed dead")])
+    stale = replace(JOB, state=State.RETRYABLE, errors=[error("worker gone: its session ended") | {"rescued": True}])
     (event,) = detector.detect(snapshot(stale))
     assert (event.severity, event.text) == (
         Severity.GOOD,
-        "send_receipt #12 was rescued: heartbeat stale: worker presumed dead",
+        "send_receipt #12 was rescued: worker gone: its session ended",
     )
     assert detector.counts == {"rescued": 1}
 

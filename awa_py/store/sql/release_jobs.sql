@@ -16,8 +16,8 @@ released AS (
 ),
 cancelled AS (
     INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease, worker_id, attempted_at)
-    SELECT 'cancelled', {carried}, run_at, awa.append_error(errors, attempt, 'cancelled by user'), attempt, lease,
-           worker_id, attempted_at
+    SELECT 'cancelled', {carried}, run_at, awa.append_error(errors, attempt, 'cancelled by user', worker_id),
+           attempt, lease, worker_id, attempted_at
     FROM ended WHERE cancel_requested_at IS NOT NULL
 ),
 notified AS MATERIALIZED (SELECT awa.wake(array_agg(DISTINCT queue), NULL) FROM ended)

@@ -6,7 +6,8 @@ UPDATE awa.running r
 SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
     attempted_at = now(), heartbeat_at = now(), cancel_requested_at = NULL,
     deadline_at = least(now() + coalesce(r.timeout, (SELECT timeout FROM awa.queues WHERE name = r.queue)), r.expires_at),
-    errors = awa.append_error(r.errors, r.attempt, 'heartbeat stale: worker presumed dead')
+    errors = awa.append_error(r.errors, r.attempt, 'heartbeat stale: worker presumed dead', r.worker_id,
+                              '{"rescued": true}')
 FROM (
     SELECT stale.id
     FROM awa.running stale LEFT JOIN awa.queues q ON q.name = stale.queue
