@@ -1,7 +1,7 @@
 """The App: declare jobs and schedules, enqueue jobs, read and change them, and run workers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
@@ -90,12 +90,12 @@ class App:
 
     @property
     def pool(self) -> Pool:
-        """The open connection pool."""
-        return self.client.pool
+        """The pool for your own statements. Its connections have the settings of the login; awa has another pool."""
+        return self.client.user_pool
 
-    def session(self, connection: Connection) -> Session:
-        """Return the store's view of a connection."""
-        return self.client.session(connection)
+    def session(self) -> AbstractAsyncContextManager[Session]:
+        """Open a session for functions of the store: `async with app.session() as session: …`"""
+        return self.client.session()
 
     @property
     def job(self) -> JobDecorator:

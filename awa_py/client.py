@@ -49,19 +49,22 @@ MAX_EVENTS = 1_000
 class Client:
     """An open client: `async with Client.open(database, settings) as client: …`"""
 
-    def __init__(self, database: Database, settings: Settings, pool: Pool) -> None:
+    def __init__(self, database: Database, settings: Settings, own_pool: Pool, user_pool: Pool) -> None:
         self.database = database
         self.settings = settings
-        self.pool = pool
+        self.user_pool = user_pool  # keeps the search path of the login
+        self._pool = own_pool
         self._enqueuer = Enqueuer()
-        self._group_commit = GroupCommit(pool, database.schema, self._enqueuer)
+        self._group_commit = GroupCommit(own_pool, database.schema, self._enqueuer)
         self._rate_limiter = RateLimiter(self._take_tokens)
         self._closing = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
     async def open(cls, database: Database, settings: Settings) -> AsyncIterator[Self]:
-        client = cls(database, settings, await database.pool(max_size=POOL_SIZE))
+        own_pool = await database.pool(max_size=POOL_SIZE, is_own=True)
+        user_pool = await database.pool(max_size=POOL_SIZE, is_own=False)
+        client = cls(database, settings, own_pool, user_pool)
         try:
             yield client
         finally:
@@ -73,45 +76,46 @@ class Client:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._rate_limiter.close()
                 await self._group_commit.close()
-                await self.pool.close()
+                await self._pool.close()
+                await self.user_pool.close()
         except TimeoutError:  # a connection is still in use, e.g. by a handler that was left running
-            self.pool.terminate()
-
-    def session(self, connection: Connection) -> Session:
-        """Return the store's view of a connection."""
-        return Session(connection, self.database.schema)
+            self._pool.terminate()
+            self.user_pool.terminate()
 
     @asynccontextmanager
-    async def _session(self, connection: Connection | None = None) -> AsyncIterator[Session]:
-        """Use the caller's connection if there is one, or else a connection of the pool."""
+    async def session(self, connection: Connection | None = None) -> AsyncIterator[Session]:
+        """Use the user's connection if there is one, or else a connection of awa's own pool."""
         with translate_permission_errors(self.database.schema):
             if connection is not None:
-                yield self.session(connection)
+                yield self._user_session(connection)
                 return
-            async with self.pool.acquire() as pooled:
-                yield self.session(pooled)
+            async with self._pool.acquire() as own:
+                yield Session(own, self.database.schema)
+
+    def _user_session(self, connection: Connection) -> Session:
+        return Session(connection, self.database.schema, is_own=False)
 
     async def enqueue(self, job: NewJob, connection: Connection | None = None) -> Job[Any]:
         """Enqueue a job. With `connection`, do so in that connection's transaction."""
         (job,) = add_trace_context((job,))
-        try:  # not _session(): its overhead is noticeable for a single job
+        try:  # not session(): its overhead is noticeable for a single job
             if connection is not None:
-                return await self._enqueuer.enqueue_one(self.session(connection), job)
+                return await self._enqueuer.enqueue_one(self._user_session(connection), job)
             if job.unique is None:
                 return enqueued_job(job, await self._group_commit.enqueue(job))
-            async with self.pool.acquire() as pooled:
-                return await self._enqueuer.enqueue_one(self.session(pooled), job)
+            async with self._pool.acquire() as own:
+                return await self._enqueuer.enqueue_one(Session(own, self.database.schema), job)
         except asyncpg.InsufficientPrivilegeError as error:
             raise not_permitted(error, self.database.schema) from error
 
     async def enqueue_many(self, jobs: Sequence[NewJob], connection: Connection | None = None) -> Sequence[Job]:
         """Enqueue all of the jobs or none. With `connection`, do so in that connection's transaction."""
-        async with self._session(connection) as session:
+        async with self.session(connection) as session:
             return await self._enqueuer.enqueue_many(session, add_trace_context(jobs))
 
     async def get(self, job_id: int) -> Job:
         """Return the job as it is now, or raise JobNotFound."""
-        async with self._session() as session:
+        async with self.session() as session:
             found = await job_store.get_jobs(session, [job_id])
         if job_id not in found:
             raise _job_not_found(job_id)
@@ -119,7 +123,7 @@ class Client:
 
     async def history(self, job_id: int) -> list[Event]:
         """Return what happened to the job, in order. It is put together from the job's row and its recorded events."""
-        async with self._session() as session:
+        async with self.session() as session:
             found = await job_store.get_jobs(session, [job_id])
             events = await event_store.list_events(session, job_id, limit=MAX_EVENTS)
         if job_id not in found:
@@ -128,7 +132,7 @@ class Client:
 
     async def children(self, job_id: int) -> list[Job]:
         """Return the jobs that were enqueued with this one as their parent, in order."""
-        async with self._session() as session:
+        async with self.session() as session:
             return await job_store.list_children(session, job_id)
 
     async def result(self, job_id: int, *, timeout: Duration | None = None) -> Any:
@@ -144,7 +148,7 @@ class Client:
     async def _wait_for_result(self, job_id: int) -> Any:
         polls = 0
         while True:
-            async with self._session() as session:
+            async with self.session() as session:
                 final = await job_store.get_final_state(session, job_id)
             if final is None:
                 raise _job_not_found(job_id)
@@ -160,7 +164,7 @@ class Client:
     async def explain(self, job_id: int) -> list[str]:
         """Say in sentences why the job is not running, or how it ended."""
         async with (
-            self._session() as session,
+            self.session() as session,
             session.connection.transaction(isolation="repeatable_read", readonly=True),  # one snapshot, one now()
         ):
             found = await job_store.get_jobs(session, [job_id])
@@ -213,7 +217,7 @@ class Client:
         done: set[int] = set()
         ids = list(job_ids)
         before: dict[int, tuple[State, int]] = {}
-        async with self._session() as session:
+        async with self.session() as session:
             for _ in repeat(None, bulk.MAX_TRIES):
                 done.update(await change(session, ids))
                 missed = [job_id for job_id in ids if job_id not in done]
@@ -238,7 +242,7 @@ class Client:
         failures = 0
         while True:
             try:
-                async with self._session() as session:
+                async with self.session() as session:
                     return await rate_store.take_tokens(
                         session, name, tokens=tokens, callers=callers, max_wait_s=max_wait_s
                     )

@@ -153,14 +153,11 @@ async def checked(app: App) -> AsyncIterator[App]:
 @asynccontextmanager
 async def _checked(client: Client) -> AsyncIterator[None]:
     try:
-        connection = await client.pool.acquire()
+        async with client.session() as session:
+            await migrations.check(session.connection, client.database.schema)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
         raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
     with translate_permission_errors(client.database.schema):
-        try:
-            await migrations.check(connection, client.database.schema)
-        finally:
-            await client.pool.release(connection)
         yield
 
 

@@ -79,8 +79,8 @@ async def show(env: Environment, job_id: JobId, as_json: JsonOption = False) -> 
     async with env.client() as client:
         job = await client.get(job_id)
         history = await client.history(job_id)
-        async with client.pool.acquire() as connection:
-            now = await client.session(connection).now()
+        async with client.session() as session:
+            now = await session.now()
     if as_json:
         print_json({**as_columns(job), "timeline": [_event_object(*each) for each in _with_intervals(history)]})
     else:
@@ -197,8 +197,8 @@ def _event_row(event: Event, after_s: float | None, now: datetime) -> Row:
 
 
 async def _get_jobs(client: Client, job_ids: Sequence[int]) -> dict[int, Job]:
-    async with client.pool.acquire() as connection:
-        return await store.get_jobs(client.session(connection), job_ids)
+    async with client.session() as session:
+        return await store.get_jobs(session, job_ids)
 
 
 def _print_results(job_ids: Sequence[int], results: dict[int, str], found: dict[int, Job]) -> None:

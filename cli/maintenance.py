@@ -102,5 +102,5 @@ async def _run_candidate(
 
 
 async def _run_once(env: Environment, app: App, name: str) -> int:
-    async with checked(await env.connect(app)) as client, client.pool.acquire() as connection:
-        return await run_once(tasks(app.settings, app.registry.schedules)[name], client.session(connection))
+    async with checked(await env.connect(app)) as client, client.session() as session:
+        return await run_once(tasks(app.settings, app.registry.schedules)[name], session)

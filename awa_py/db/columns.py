@@ -31,7 +31,9 @@ def fill_columns(sql: str) -> str:
     return (
         sql.replace("{carried}", ", ".join(CARRIED))
         .replace("{job}", ", ".join(JOB))
-        .replace("{shown}", ", ".join(f"{name}::text AS {name}" if name in JSON_COLUMNS else name for name in JOB))
+        .replace(
+            "{shown}", ", ".join(f"{name}::pg_catalog.text AS {name}" if name in JSON_COLUMNS else name for name in JOB)
+        )
     )
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
-from awa_py.db.pooler import CONNECT_TIMEOUT_S, PoolerMode, SessionlessConnector, detect_pooler
+from awa_py.db.pooler import CONNECT_TIMEOUT_S, PoolerMode, SessionlessConnector, detect_pooler, is_backend_pid
 from awa_py.db.schema import Schema
+from awa_py.db.search_path import SEARCH_PATH
 from awa_py.db.types import DedicatedConnection, Pool
 from awa_py.errors import ConfigError, DatabaseUnavailable, SessionNotKept
 from awa_py.text import describe
@@ -31,6 +32,8 @@ STABLE_PLAN_SETTINGS = {
 }
 # After waiting for a lock, a statement must see what the previous holder committed, whatever the database's default is.
 ISOLATION_SETTINGS = {"default_transaction_isolation": "read committed"}
+# Of sessions on which only awa runs statements.
+OWN_SETTINGS = {"search_path": SEARCH_PATH}
 # PostgreSQL notices a client that vanished without closing its connection, and releases its locks.
 SERVER_KEEPALIVE_SETTINGS = {
     "tcp_keepalives_idle": "5",
@@ -65,8 +68,10 @@ class Database:
         )
         _enable_tcp_keepalive(connection)
         try:
-            all_settings = {**ISOLATION_SETTINGS, **SERVER_KEEPALIVE_SETTINGS, **(settings or {})}
-            await self._apply_settings(connection, all_settings)
+            await self._apply_settings(
+                connection,
+                {**OWN_SETTINGS, **ISOLATION_SETTINGS, **SERVER_KEEPALIVE_SETTINGS, **(settings or {})},
+            )
         except BaseException:
             connection.terminate()
             raise
@@ -75,8 +80,10 @@ class Database:
     async def _apply_settings(self, connection: DedicatedConnection, settings: Mapping[str, str]) -> None:
         # Not as startup parameters: poolers refuse or forget them. And only once the session is known to be ours: a
         # pooler reports a made-up backend PID, and may give the session with our settings to another client.
-        calls = ", ".join(f"set_config({_literal(name)}, {_literal(value)}, false)" for name, value in settings.items())
-        only_if_direct = f"SELECT {calls} WHERE pg_backend_pid() = {connection.get_server_pid()}"
+        calls = ", ".join(
+            f"pg_catalog.set_config({_literal(name)}, {_literal(value)}, false)" for name, value in settings.items()
+        )
+        only_if_direct = f"SELECT {calls} WHERE {is_backend_pid(connection.get_server_pid())}"
         if await connection.execute(only_if_direct, timeout=CONNECT_TIMEOUT_S) == "SELECT 1":
             return
         if await detect_pooler(self.direct_url or self.url) is PoolerMode.TRANSACTION:
@@ -90,7 +97,7 @@ class Database:
         """
         if self.direct_url is None:
             return
-        identity = "SELECT current_database(), pg_postmaster_start_time()"
+        identity = "SELECT pg_catalog.current_database(), pg_catalog.pg_postmaster_start_time()"
         try:
             pooled = await self._sessionless_connector().connect("awa registry")
         except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
@@ -115,17 +122,21 @@ class Database:
         except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
             raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
 
-    def pool(self, *, max_size: int) -> Pool:
-        """Return a pool that opens sessionless connections on demand."""
-        connector = self._sessionless_connector()
+    def pool(self, *, max_size: int, is_own: bool) -> Pool:
+        """Return a pool that opens sessionless connections on demand.
+
+        `is_own`: only awa runs statements on them. Otherwise they keep the search path of the login.
+        """
+        connector = self._sessionless_connector(is_own=is_own)
 
         async def connect(*_: object, **__: object) -> DedicatedConnection:
             return await connector.connect("awa client")
 
         return asyncpg.create_pool(min_size=0, max_size=max_size, connect=connect)
 
-    def _sessionless_connector(self) -> SessionlessConnector:
-        return SessionlessConnector(self.url, SERVER_KEEPALIVE_SETTINGS, is_pooled=True if self.direct_url else None)
+    def _sessionless_connector(self, *, is_own: bool = True) -> SessionlessConnector:
+        settings = {**SERVER_KEEPALIVE_SETTINGS, **(OWN_SETTINGS if is_own else {})}
+        return SessionlessConnector(self.url, settings, is_own=is_own, is_pooled=True if self.direct_url else None)
 
 
 def _enable_tcp_keepalive(connection: DedicatedConnection) -> None:

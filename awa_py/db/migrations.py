@@ -15,6 +15,7 @@ import asyncpg
 from awa_py.db.columns import fill_columns
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
+from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
 from awa_py.db.types import Connection
 from awa_py.errors import SchemaError, SchemaMissing, SchemaTooNew
 from awa_py.text import describe
@@ -23,6 +24,7 @@ logger = logging.getLogger("awa.migrate")
 
 # The key of an advisory lock: concurrent migrations wait for each other. Any fixed number would do.
 MIGRATION_LOCK = 0x4157415F4D494752  # "AWA_MIGR"
+BEGIN_SCRIPT = ("BEGIN;", f"{SET_LOCAL_SEARCH_PATH};")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +74,13 @@ def script(schema: Schema) -> str:
     parts = [
         f"-- {migration.version:04} {migration.name}\n\n{_render(migration, schema)}" for migration in all_migrations()
     ]
-    return "\n".join(["BEGIN;", f'CREATE SCHEMA IF NOT EXISTS "{schema.name}";', *parts, "COMMIT;\n"])
+    return "\n".join([*BEGIN_SCRIPT, f'CREATE SCHEMA IF NOT EXISTS "{schema.name}";', *parts, "COMMIT;\n"])
 
 
 def roles_script(schema: Schema) -> str:
     """Return the roles and their rights as one script, for deployments that apply SQL by other means."""
     set_role = f'SET LOCAL ROLE "{schema.name}_owner";\n'
-    return "\n".join(["BEGIN;", _file("roles", schema), set_role, _file("grants", schema), "COMMIT;\n"])
+    return "\n".join([*BEGIN_SCRIPT, _file("roles", schema), set_role, _file("grants", schema), "COMMIT;\n"])
 
 
 async def migrate(database: Database, *, roles: bool = False) -> list[Migration]:
@@ -89,6 +91,7 @@ async def migrate(database: Database, *, roles: bool = False) -> list[Migration]
     connection = await database.connect_sessionless("migrate")
     try:
         async with connection.transaction():
+            await connection.execute(SET_LOCAL_SEARCH_PATH)
             await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
             version = await current_version(connection, database.schema)
             _refuse_newer(version, database.schema)
@@ -164,10 +167,10 @@ def _file(name: str, schema: Schema) -> str:
 
 async def current_version(connection: Connection, schema: Schema) -> int:
     """Return the version of the schema in the database; 0: there is none."""
-    exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema.name}".schema_version')
+    exists = await connection.fetchval("SELECT pg_catalog.to_regclass($1)", f'"{schema.name}".schema_version')
     if exists is None:
         return 0
-    version = await connection.fetchval(schema.qualify("SELECT max(version) FROM awa.schema_version"))
+    version = await connection.fetchval(schema.qualify("SELECT pg_catalog.max(version) FROM awa.schema_version"))
     return int(version or 0)
 
 

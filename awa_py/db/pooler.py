@@ -36,12 +36,31 @@ class PooledConnection(DedicatedConnection):
         return ""  # a reset would reach another client's session
 
 
+class OwnPooledConnection(PooledConnection):
+    """A pooled connection on which only awa runs statements. Each transaction has to set the search path."""
+
+    sets_search_path_per_transaction = True
+
+
+class DirectConnection(DedicatedConnection):
+    """A connection without a pooler. Its reset calls the functions of PostgreSQL, whatever the search path is."""
+
+    def get_reset_query(self) -> str:
+        return super().get_reset_query().replace("SELECT pg_advisory", "SELECT pg_catalog.pg_advisory")
+
+
 class SessionlessConnector:
     """Open connections that rely on no session state. Detect whether they lead through a pooler."""
 
-    def __init__(self, url: str, direct_settings: dict[str, str], *, is_pooled: bool | None = None) -> None:
-        """`direct_settings` apply to connections without a pooler. `is_pooled`: None means that it is not known yet."""
+    def __init__(
+        self, url: str, direct_settings: dict[str, str], *, is_own: bool, is_pooled: bool | None = None
+    ) -> None:
+        """`direct_settings` apply to connections without a pooler. `is_pooled`: None means that it is not known yet.
+
+        `is_own`: only awa runs statements on the connections.
+        """
         self._url = url
+        self._pooled_class = OwnPooledConnection if is_own else PooledConnection
         self._direct_settings = direct_settings
         self._is_pooled = is_pooled
 
@@ -52,12 +71,14 @@ class SessionlessConnector:
                 self._is_pooled = False
                 return connection
             self._is_pooled = True
-        return await connect_pooled(self._url, application_name)
+        return await connect_pooled(self._url, application_name, self._pooled_class)
 
     async def _try_direct(self, application_name: str) -> DedicatedConnection | None:
         settings = {"application_name": application_name, **self._direct_settings}
         try:
-            connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+            connection = await asyncpg.connect(
+                self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings, connection_class=DirectConnection
+            )
         except asyncpg.ProtocolViolationError as error:
             if REFUSED_SETTING in str(error):
                 return None
@@ -68,12 +89,14 @@ class SessionlessConnector:
         return None
 
 
-async def connect_pooled(url: str, application_name: str) -> PooledConnection:
+async def connect_pooled(
+    url: str, application_name: str, connection_class: type[PooledConnection] = PooledConnection
+) -> PooledConnection:
     """Open a connection that needs nothing of a pooler but transactions."""
     return await asyncpg.connect(
         url,
         timeout=CONNECT_TIMEOUT_S,
-        connection_class=PooledConnection,
+        connection_class=connection_class,
         statement_cache_size=0,
         server_settings={"application_name": application_name},
     )
@@ -82,8 +105,13 @@ async def connect_pooled(url: str, application_name: str) -> PooledConnection:
 async def is_direct(connection: DedicatedConnection) -> bool:
     """Return True if no pooler is in between. A pooler reports a made-up backend PID when a client connects."""
     # As one simple query, which needs no session state and leaves none behind.
-    status = await connection.execute(f"SELECT WHERE pg_backend_pid() = {connection.get_server_pid()}")
+    status = await connection.execute(f"SELECT WHERE {is_backend_pid(connection.get_server_pid())}")
     return status == "SELECT 1"
+
+
+def is_backend_pid(pid: int) -> str:
+    """Return a condition that is true in the session with this backend PID, whatever its search path is."""
+    return f"pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) {pid}"
 
 
 async def detect_pooler(url: str) -> PoolerMode:
@@ -117,4 +145,4 @@ async def _share_sessions(first: DedicatedConnection, second: DedicatedConnectio
 
 
 async def _backend_pid(connection: DedicatedConnection) -> int:
-    return int(await connection.fetchval("SELECT pg_backend_pid()"))
+    return int(await connection.fetchval("SELECT pg_catalog.pg_backend_pid()"))

@@ -53,7 +53,7 @@ async def check_listen(context: CheckContext, findings: Findings) -> None:
             f"A notification did not arrive within {ROUND_TRIP_S:.0f} s: workers find jobs only by polling.",
             f"Check for a pooler or proxy between this host and PostgreSQL. {SET_DIRECT_URL}",
         )
-    used = await context.connection.fetchval("SELECT pg_notification_queue_usage()")
+    used = await context.connection.fetchval("SELECT pg_catalog.pg_notification_queue_usage()")
     if used > NOTIFICATION_QUEUE_USAGE:
         findings.problem(
             "queue",
@@ -87,7 +87,7 @@ async def measure_skew(connection: Connection, clock: Callable[[], float] = time
     offset_s, uncertainty_s = 0.0, float("inf")
     for _ in range(CLOCK_SAMPLES):
         sent = clock()
-        server_time = (await connection.fetchval("SELECT clock_timestamp()")).timestamp()
+        server_time = (await connection.fetchval("SELECT pg_catalog.clock_timestamp()")).timestamp()
         answered = clock()
         if (answered - sent) / 2 < uncertainty_s:
             offset_s, uncertainty_s = server_time - (sent + answered) / 2, (answered - sent) / 2
@@ -106,7 +106,7 @@ async def _round_trip(context: CheckContext) -> float | None:
     try:
         await context.connection.add_listener(channel, on_notify)
         sent = time.monotonic()
-        await other.fetchval("SELECT pg_notify($1, '')", channel)
+        await other.fetchval("SELECT pg_catalog.pg_notify($1, '')", channel)
         async with asyncio.timeout(ROUND_TRIP_S):
             await received.wait()
         return time.monotonic() - sent

@@ -10,6 +10,7 @@ import asyncpg
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
 from awa_py.db.pooler import CONNECT_TIMEOUT_S
+from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
 from awa_py.db.types import DedicatedConnection
 from awa_py.errors import DatabaseUnavailable
 from awa_py.settings import Settings
@@ -20,10 +21,8 @@ LONG_TRANSACTION = timedelta(minutes=5)
 STATEMENT_TIMEOUT = timedelta(seconds=5)
 COMMAND_TIMEOUT_S = 30.0  # longer than statement_timeout: no answer means a dead connection
 
-# With an empty search path, PostgreSQL prints qualified names in definitions.
 SESSION_SETTINGS = {
     **STABLE_PLAN_SETTINGS,
-    "search_path": "pg_catalog",
     "statement_timeout": str(int(STATEMENT_TIMEOUT.total_seconds() * 1000)),
     "lock_timeout": "1000",
 }
@@ -47,6 +46,7 @@ class CheckContext:
     async def read_only(self) -> AsyncIterator[None]:
         """Open a read-only transaction with short timeouts and stable plans."""
         async with self.connection.transaction(readonly=True):
+            await self.connection.execute(SET_LOCAL_SEARCH_PATH)
             await self.connection.execute(
                 "SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS settings(name, value)",
                 list(SESSION_SETTINGS),

@@ -255,7 +255,8 @@ async def _bounded(session: Session, timeout: timedelta) -> AsyncIterator[None]:
     """Run a transaction with a statement timeout, and with plans made for the actual values."""
     async with session.connection.transaction():
         await session.connection.execute(
-            "SELECT set_config('statement_timeout', $1, true), set_config('plan_cache_mode', $2, true)",
+            "SELECT pg_catalog.set_config('statement_timeout', $1, true), "
+            "pg_catalog.set_config('plan_cache_mode', $2, true)",
             f"{timeout.total_seconds():.0f}s",
             "force_custom_plan",
         )

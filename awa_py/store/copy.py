@@ -52,7 +52,11 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> CopiedJobs:
     reserved = await session.fetchrow("reserve_ids", len(jobs))
     assert reserved is not None
     now: datetime = reserved["now"]
-    ids = reserved["ids"] or range(reserved["first"], reserved["last"] + 1)
+    ids = (
+        range(reserved["first"], reserved["last"] + 1)
+        if reserved["ids"] is None
+        else [int(number) for number in reserved["ids"].strip("{}").split(",")]
+    )
     specs = {id(job.spec): job.spec for job in jobs}
     queues = await _choose_queues(session, specs)
     scheduled = {key: spec for key, spec in specs.items() if spec.resolve_run_at(now) > now}

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from awa_py.model.job import Job, State
+from awa_py.store.finish import array_literal
 from awa_py.store.rows import job_from
 from awa_py.store.session import Session
 
@@ -73,7 +74,7 @@ UNSEEN = (None, None)
 
 
 async def get_jobs(session: Session, ids: Sequence[int]) -> dict[int, Job]:
-    return {job.id: job for job in map(job_from, await session.fetch("get_jobs", ids))}
+    return {job.id: job for job in map(job_from, await session.fetch("get_jobs", array_literal(ids)))}
 
 
 async def list_jobs(

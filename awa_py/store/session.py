@@ -1,5 +1,7 @@
 """The store's view of a connection: statements by name."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -7,11 +9,18 @@ from typing import Any
 
 from awa_py.db.columns import fill_columns
 from awa_py.db.schema import Schema
+from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
 from awa_py.db.types import Connection, Record
 
 # How often in a row the queue `q` was throttled: one less for every two minutes since the last cooldown ended.
 THROTTLES = (
     "greatest(0, q.throttles - greatest(0, floor(extract(epoch FROM now() - q.throttled_until)::float8 / 120)))::int"
+)
+
+# Statements that are safe whatever the search path is: they name the schema of every function, operator and type. Only
+# these run on connections of the user, and they run without a transaction through a pooler.
+SAFE_ON_ANY_PATH = frozenset(
+    {"can_insert", "enqueue_job", "enqueue_jobs", "get_jobs", "reserve_ids", "route_kinds", "wake_queues"}
 )
 
 
@@ -23,24 +32,45 @@ def statement(name: str, schema: Schema) -> str:
 
 
 class Session:
-    """A connection and a schema. Example: `await Session(connection, schema).fetch("get_jobs", ids)`."""
+    """A connection and a schema. Example: `await Session(connection, schema).fetch("get_jobs", ids)`.
 
-    __slots__ = ("connection", "schema")
+    The connection is one of awa's own, with a pinned search path; or the user's, if `is_own` is False.
+    """
 
-    def __init__(self, connection: Connection, schema: Schema) -> None:
+    __slots__ = ("_has_pinned_path", "_is_own", "connection", "schema")
+
+    def __init__(self, connection: Connection, schema: Schema, *, is_own: bool = True) -> None:
         self.connection = connection
         self.schema = schema
+        self._is_own = is_own
+        self._has_pinned_path = is_own and not getattr(connection, "sets_search_path_per_transaction", False)
 
     async def fetch(self, name: str, *values: object) -> list[Record]:
-        return await self.connection.fetch(statement(name, self.schema), *values)
+        if self._has_pinned_path or name in SAFE_ON_ANY_PATH:
+            return await self.connection.fetch(statement(name, self.schema), *values)
+        async with self._pinned_path():
+            return await self.connection.fetch(statement(name, self.schema), *values)
 
     async def fetchrow(self, name: str, *values: object) -> Record | None:
-        return await self.connection.fetchrow(statement(name, self.schema), *values)
+        if self._has_pinned_path or name in SAFE_ON_ANY_PATH:
+            return await self.connection.fetchrow(statement(name, self.schema), *values)
+        async with self._pinned_path():
+            return await self.connection.fetchrow(statement(name, self.schema), *values)
+
+    async def fetchval(self, name: str, *values: object) -> Any:
+        row = await self.fetchrow(name, *values)
+        return None if row is None else row[0]
 
     async def now(self) -> datetime:
         """Return the database's time. Never compare times of the database with another clock."""
-        now: datetime = await self.connection.fetchval("SELECT now()")
+        now: datetime = await self.connection.fetchval("SELECT pg_catalog.now()")
         return now
 
-    async def fetchval(self, name: str, *values: object) -> Any:
-        return await self.connection.fetchval(statement(name, self.schema), *values)
+    @asynccontextmanager
+    async def _pinned_path(self) -> AsyncIterator[None]:
+        """Set the search path of the transaction, or of a new one."""
+        if not self._is_own:
+            raise AssertionError("this statement is not safe on a connection of the user")
+        async with nullcontext() if self.connection.is_in_transaction() else self.connection.transaction():
+            await self.connection.execute(SET_LOCAL_SEARCH_PATH)
+            yield

@@ -154,7 +154,7 @@ async def _schema(database: Database) -> AsyncIterator[str]:
     """Create the demo's schema and drop it at the end. Yields the server's version."""
     connection = await database.connect_sessionless("demo")
     try:
-        if await connection.fetchval("SELECT to_regnamespace($1)", SCHEMA.name) is not None:
+        if await connection.fetchval("SELECT pg_catalog.to_regnamespace($1)", SCHEMA.name) is not None:
             raise AwaError(
                 f"the schema {SCHEMA.name} already exists: either another demo is running in this database, or one was "
                 f"killed; in that case, drop the schema: DROP SCHEMA {SCHEMA.name} CASCADE"

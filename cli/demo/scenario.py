@@ -53,8 +53,8 @@ class Scenario:
     async def open(self, database: Database) -> AsyncIterator[Session]:
         """Connect the app to the database, and yield a session for snapshots."""
         app.connect_to(database)
-        async with app, app.pool.acquire() as connection:
-            yield app.session(connection)
+        async with app, app.session() as session:
+            yield session
 
     async def enqueue(self, at_s: float) -> list[DemoEvent]:
         """Enqueue the jobs that are due."""

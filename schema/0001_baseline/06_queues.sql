@@ -42,9 +42,10 @@ CREATE TABLE awa.routes (
 );
 
 -- Return the queue of the most specific route that matches the kind, or NULL.
-CREATE FUNCTION awa.route(kind text) RETURNS text LANGUAGE sql STABLE AS $$
+CREATE FUNCTION awa.route(kind text) RETURNS text LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT queue FROM awa.routes
     WHERE pattern = kind OR (right(pattern, 1) = '*' AND starts_with(kind, left(pattern, -1)))
     ORDER BY pattern = kind DESC, length(pattern) DESC
-    LIMIT 1
-$$;
+    LIMIT 1;
+END;

@@ -11,7 +11,7 @@ CREATE TABLE awa.unique_keys (
 -- Acquire the unique key for `new_id`. Return the id of the job that holds it now. A concurrent caller waits here until
 -- the first one commits or rolls back; the second statement then sees the result.
 CREATE FUNCTION awa.acquire_unique_key(wanted text, new_id bigint, period interval, held_in text[])
-RETURNS bigint LANGUAGE plpgsql AS $$
+RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     holder awa.unique_keys;
 BEGIN
@@ -32,7 +32,8 @@ END $$;
 
 -- Acquire the unique key for a finished job that is retried. Return the id of the job that holds it now. The key's row
 -- may have expired, or been deleted or taken over since; then the job holds the key until it ends.
-CREATE FUNCTION awa.reacquire_unique_key(wanted text, ended_id bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION awa.reacquire_unique_key(wanted text, ended_id bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     unfinished CONSTANT text[] := '{scheduled,available,running,retryable,waiting}';
     holder     CONSTANT bigint := awa.acquire_unique_key(wanted, ended_id, NULL, unfinished);

@@ -70,11 +70,12 @@ CREATE FUNCTION awa.enqueue(
     metadata jsonb DEFAULT NULL, parent_id bigint DEFAULT NULL, unique_key text DEFAULT NULL,
     unique_for interval DEFAULT NULL, unique_states text[] DEFAULT NULL, concurrency_key text DEFAULT NULL,
     concurrency_limit int DEFAULT NULL, ordered boolean DEFAULT NULL
-) RETURNS bigint LANGUAGE sql AS $$
+) RETURNS bigint LANGUAGE sql
+BEGIN ATOMIC
     SELECT id FROM awa.enqueue_many(jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
         'kind', kind, 'queue', queue, 'priority', priority, 'run_at', run_at, 'delay', delay,
         'max_attempts', max_attempts, 'timeout', timeout, 'deadline', deadline, 'tags', tags,
         'parent_id', parent_id, 'unique_key', unique_key, 'unique_for', unique_for, 'unique_states', unique_states,
         'concurrency_key', concurrency_key, 'concurrency_limit', concurrency_limit, 'ordered', ordered))
-        || jsonb_build_object('args', args, 'metadata', metadata)))
-$$;
+        || jsonb_build_object('args', args, 'metadata', metadata)));
+END;

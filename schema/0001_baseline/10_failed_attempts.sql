@@ -4,15 +4,16 @@
 -- `details` has more fields of the entry, e.g. the traceback.
 CREATE FUNCTION awa.append_error(
     errors jsonb, attempt int, error text, worker uuid DEFAULT NULL, details jsonb DEFAULT NULL
-) RETURNS jsonb LANGUAGE sql STABLE AS $$
+) RETURNS jsonb LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT CASE WHEN jsonb_array_length(coalesce(errors, '[]')) >= 32 THEN errors - 0
                 ELSE coalesce(errors, '[]') END
            || (coalesce(details, '{}')
                || jsonb_build_object('attempt', attempt, 'at', now(), 'error', error)
                || jsonb_strip_nulls(jsonb_build_object(
                    'worker_id', worker,
-                   'worker', (SELECT coalesce(label, hostname || ':' || pid) FROM awa.workers WHERE id = worker))))
-$$;
+                   'worker', (SELECT coalesce(label, hostname || ':' || pid) FROM awa.workers WHERE id = worker))));
+END;
 
 -- End failed attempts: running → retryable, after the given delay or by the queue's backoff; or → failed, if no attempt
 -- is left or the job's deadline comes first; or → cancelled, if that was requested. The lease guards each row, and so
@@ -24,7 +25,7 @@ CREATE FUNCTION awa.fail_attempts(
     details text[] DEFAULT NULL
 ) RETURNS TABLE (id bigint, lease int, queue text, kind text, attempt smallint, max_attempts smallint,
                  retry_at timestamptz)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     -- Looked up by id: a join with the arrays becomes a scan of the whole table for each element, if the last vacuum

@@ -16,7 +16,8 @@ CREATE TABLE awa.claim_marks (
 
 -- Return the running jobs of a queue that count towards its max_workers.
 CREATE FUNCTION awa.running_of_queue(wanted_queue text) RETURNS TABLE (id bigint, claim_number bigint)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE
+BEGIN ATOMIC
     WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = wanted_queue ORDER BY mark DESC LIMIT 1)
     SELECT id, claim_number
     FROM awa.running
@@ -25,12 +26,13 @@ LANGUAGE sql STABLE AS $$
     SELECT id, claim_number
     FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[])
           OFFSET 0) AS known  -- OFFSET 0 keeps the conditions below out of the index scan: it goes by id
-    WHERE limited AND queue = wanted_queue AND claim_number <= (SELECT mark FROM last)
-$$;
+    WHERE limited AND queue = wanted_queue AND claim_number <= (SELECT mark FROM last);
+END;
 
 -- Return the running jobs that have a concurrency key.
 CREATE FUNCTION awa.running_with_key() RETURNS TABLE (id bigint, claim_number bigint, concurrency_key text)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE
+BEGIN ATOMIC
     WITH last AS MATERIALIZED (SELECT * FROM awa.claim_marks WHERE scope = '' ORDER BY mark DESC LIMIT 1)
     SELECT id, claim_number, concurrency_key
     FROM awa.running
@@ -38,17 +40,19 @@ LANGUAGE sql STABLE AS $$
     UNION ALL
     SELECT id, claim_number, concurrency_key
     FROM (SELECT * FROM awa.running WHERE id = ANY ((SELECT known FROM last)::bigint[]) OFFSET 0) AS known
-    WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last)
-$$;
+    WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last);
+END;
 
 -- Wait for other claims of a scope, and lock it until the transaction ends.
-CREATE FUNCTION awa.lock_limits(scope text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_advisory_xact_lock(hashtext('awa' || ':limits'), hashtext(scope))
-$$;
+CREATE FUNCTION awa.lock_limits(scope text) RETURNS void LANGUAGE sql
+BEGIN ATOMIC
+    SELECT pg_advisory_xact_lock(hashtext('awa' || ':limits'), hashtext(scope));
+END;
 
 -- Advance the mark of a scope that the caller has locked, if many jobs were claimed since. The latest 2,000 jobs stay
 -- behind it: most of them end soon and need not be in `known`.
-CREATE FUNCTION awa.advance_claim_mark(wanted_scope text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION awa.advance_claim_mark(wanted_scope text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     latest   CONSTANT bigint := 2000;
     new_mark CONSTANT bigint := (SELECT last_value FROM awa.claim_number) - latest;
@@ -66,7 +70,8 @@ BEGIN
 END $$;
 
 -- Count jobs towards max_workers that were claimed before their queue had it. Return how many, at most `max_jobs`.
-CREATE FUNCTION awa.mark_running_jobs(wanted_queue text, max_jobs int) RETURNS int LANGUAGE plpgsql AS $$
+CREATE FUNCTION awa.mark_running_jobs(wanted_queue text, max_jobs int) RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     marked int;
 BEGIN
@@ -84,9 +89,10 @@ END $$;
 -- Return the tokens of a bucket that had `tokens` some time ago. It holds the tokens of one second, at least two, so that
 -- none is lost between two claims, and not more, so that a pause is not made up for.
 CREATE FUNCTION awa.refilled_tokens(tokens float8, per_second float8, ago interval)
-RETURNS float8 LANGUAGE sql IMMUTABLE AS $$
-    SELECT least(greatest(2, per_second), tokens + greatest(0, extract(epoch FROM ago)::float8) * per_second)
-$$;
+RETURNS float8 LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+    SELECT least(greatest(2, per_second), tokens + greatest(0, extract(epoch FROM ago)::float8) * per_second);
+END;
 
 -- Claim jobs of one queue within max_workers, the rate and the limits of concurrency keys: available → running.
 --   after_positions: one for each priority; the scan starts behind it · max_jobs · kinds: those that the worker can run
@@ -100,6 +106,7 @@ $$;
 CREATE FUNCTION awa.claim_within_limits(
     wanted_queue text, after_positions bigint[], max_jobs int, kinds text[], claimer uuid, found_ids bigint[]
 ) RETURNS TABLE (job awa.ready, search boolean) LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_nestloop = off SET enable_hashjoin = on  -- jobs are joined with the counts of their keys
 AS $$

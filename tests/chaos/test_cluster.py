@@ -66,13 +66,13 @@ async def completed(client: awa.App) -> int:
 
 
 async def set_max_workers(client: awa.App, max_workers: int) -> None:
-    async with client.pool.acquire() as connection:
-        await set_queue(client.session(connection), "default", {"max_workers": max_workers})
+    async with client.session() as session:
+        await set_queue(session, "default", {"max_workers": max_workers})
 
 
 async def pause(client: awa.App, *, paused: bool) -> None:
-    async with client.pool.acquire() as connection:
-        await pause_queue(client.session(connection), "default", paused=paused)
+    async with client.session() as session:
+        await pause_queue(session, "default", paused=paused)
 
 
 async def enqueue_ticks(client: awa.App, number: int) -> None:

@@ -204,11 +204,11 @@ class TestFromSql:
     async def test_trigger_can_enqueue(self, session: Session) -> None:
         await session.connection.execute(
             """
-            CREATE TABLE users (name text);
-            CREATE FUNCTION greet() RETURNS trigger LANGUAGE plpgsql AS $$
+            CREATE TABLE public.users (name text);
+            CREATE FUNCTION public.greet() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN PERFORM awa.enqueue('work', jsonb_build_object('name', NEW.name)); RETURN NEW; END $$;
-            CREATE TRIGGER greet AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION greet();
-            INSERT INTO users VALUES ('Ann'), ('Bob');
+            CREATE TRIGGER greet AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION public.greet();
+            INSERT INTO public.users VALUES ('Ann'), ('Bob');
             """
         )
         rows = await claim(session, limit=5)

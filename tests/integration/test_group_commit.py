@@ -175,10 +175,11 @@ async def test_connection_lost_between_enqueues_is_replaced(app: App, session: S
 
 async def test_idle_connection_goes_back_to_the_pool(app: App) -> None:
     await app.enqueue("work")
-    assert app.pool.get_idle_size() == 0
-    await eventually(lambda: app.pool.get_idle_size() == 1)
+    pool = app.client._pool
+    assert pool.get_idle_size() == 0
+    await eventually(lambda: pool.get_idle_size() == 1)
     await app.enqueue("work")
-    assert app.pool.get_size() == 1
+    assert pool.get_size() == 1
 
 
 async def test_waiting_unique_job_does_not_delay_the_others(app: App, session: Session) -> None:

@@ -191,18 +191,18 @@ async def test_four_processes_together_keep_the_rate(
     await limit(session, f"{rate}/s", 1)
     # Records the tokens of each update, and the time that they are promised for.
     await session.connection.execute(
-        """CREATE TABLE promises (due timestamptz);
-        CREATE FUNCTION promise() RETURNS trigger LANGUAGE plpgsql AS $$
+        """CREATE TABLE public.promises (due timestamptz);
+        CREATE FUNCTION public.promise() RETURNS trigger LANGUAGE plpgsql AS $$
         DECLARE
             had float8 := least(old.burst, old.tokens
                                 + extract(epoch FROM new.refilled_at - old.refilled_at)::float8 / old.token_s);
         BEGIN
-            INSERT INTO promises
+            INSERT INTO public.promises
             SELECT new.refilled_at + greatest(0, n - had) * old.token_s * interval '1 second'
             FROM generate_series(1, round(had - new.tokens)::int) AS n;
             RETURN new;
         END $$;
-        CREATE TRIGGER promise BEFORE UPDATE ON awa.rate_limits FOR EACH ROW EXECUTE FUNCTION promise()"""
+        CREATE TRIGGER promise BEFORE UPDATE ON awa.rate_limits FOR EACH ROW EXECUTE FUNCTION public.promise()"""
     )
     await client.enqueue_many([client.new("limited", {"name": "gh"}) for _ in range(total)])
     with processes(tmp_path, database_url, {**FAST, "AWA_HEARTBEAT_STALENESS": "30s"}) as started:
@@ -215,7 +215,7 @@ async def test_four_processes_together_keep_the_rate(
         await eventually(all_jobs_are_done, 90)
     workers = await count(session.connection, "SELECT count(DISTINCT worker_id) FROM awa.completed")
     assert workers == 4
-    promised = [row["due"] for row in await session.connection.fetch("SELECT due FROM promises ORDER BY due")]
+    promised = [row["due"] for row in await session.connection.fetch("SELECT due FROM public.promises ORDER BY due")]
     used = await session.connection.fetch("SELECT finalized_at AS at FROM awa.completed ORDER BY finalized_at")
     assert len(promised) == len(used) == total
     # The n-th use is never before the n-th token.

@@ -381,8 +381,8 @@ class TestOutcomes:
 
 
 async def disable_backoff(app: App) -> None:
-    async with app.pool.acquire() as connection:
-        await set_queue(app.session(connection), "default", {"backoff_enabled": False})
+    async with app.session() as session:
+        await set_queue(session, "default", {"backoff_enabled": False})
 
 
 class TestContext:

@@ -7,9 +7,10 @@
 INSERT INTO awa.ready (kind, queue, priority, args, max_attempts, timeout, expires_at, tags, metadata, parent_id,
                        concurrency_key, concurrency_limit, ordered)
 -- awa.route is a function on purpose: with its query inlined here, each enqueue would need a plan of its own.
-VALUES ($1, coalesce($2, awa.route($1), $11), $3, $4::text::jsonb, $5, $6, $7, $8, $9::text::jsonb, $10,
+VALUES ($1, coalesce($2, awa.route($1), $11), $3, $4::pg_catalog.text::pg_catalog.jsonb, $5, $6, $7, $8, $9::pg_catalog.text::pg_catalog.jsonb, $10,
         $12, $13, $14)
 -- The same as awa.wake, without the cost of a function that PostgreSQL does not inline.
 RETURNING id, created_at, queue,
-          (SELECT pg_notify('awa', 'ready:' || ready.queue)
-           WHERE EXISTS (SELECT FROM awa.listening WHERE listening.queue = ready.queue)) AS notified
+          (SELECT pg_catalog.pg_notify('awa', 'ready:' OPERATOR(pg_catalog.||) ready.queue)
+           WHERE EXISTS (SELECT FROM awa.listening
+                         WHERE listening.queue OPERATOR(pg_catalog.=) ready.queue)) AS notified

@@ -1,6 +1,7 @@
 -- The objects of the schema, as rows of part, name and definition: tables, views and sequences, columns, indexes,
 -- constraints, triggers, functions. Without partitions, which change daily, and without what differs between versions
--- of PostgreSQL. The search path must be empty, so that names in definitions are qualified.
+-- of PostgreSQL, such as the text of parsed bodies (BEGIN ATOMIC). The search path must be empty, so that names in
+-- definitions are qualified.
 WITH relations AS (
     SELECT c.oid, c.relname, c.relkind
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -29,7 +30,8 @@ UNION ALL
 SELECT 'trigger', r.relname || '.' || t.tgname, pg_get_triggerdef(t.oid)
 FROM relations r JOIN pg_trigger t ON t.tgrelid = r.oid AND NOT t.tgisinternal
 UNION ALL
-SELECT 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', p.prosrc
+SELECT 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+       concat(CASE WHEN p.prosecdef THEN 'SECURITY DEFINER ' END, 'SET ' || array_to_string(p.proconfig, ' SET '), p.prosrc)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = 'awa'
 ORDER BY part, name
