@@ -127,15 +127,18 @@ class Completer:
         for job in due:
             del self._progress[job.id]
         due = [job for job in due if self._is_current(job)]
-        if not due:
-            return
-        try:
-            session = Session(await self._connection.get(), self._schema)
-            progress = [job.progress or "null" for job in due]
-            await heartbeat.update_progress(session, *job_keys(self._worker_id, due), progress)
-        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
-            values = (len(due), describe(error))
-            self._log_throttle.log(WARNING, "progress", "the progress of %d jobs was not written: %s", *values)
+        progress = [job.progress or "null" for job in due]
+        while due:
+            try:
+                session = Session(await self._connection.get(), self._schema)
+                await heartbeat.update_progress(session, *job_keys(self._worker_id, due), progress)
+                return
+            except CONNECTION_LOST:  # the outcomes wait for the database too, and the next attempt needs the progress
+                self._connection.drop()
+            except asyncpg.PostgresError as error:
+                values = (len(due), describe(error))
+                self._log_throttle.log(WARNING, "progress", "the progress of %d jobs was not written: %s", *values)
+                return
 
     async def _write_outcomes(self, jobs: Sequence[ClaimedJob]) -> None:
         started = time.monotonic()

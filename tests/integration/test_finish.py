@@ -1,5 +1,6 @@
 """Ending attempts: running → another state, guarded by lease and worker."""
 
+import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from awa_py import State
-from awa_py.store.claim import release_orphans
+from awa_py.store.claim import Claimant, claimed_job, release_orphans, take_over_jobs
 from awa_py.store.finish import (
     RetryDecision,
     complete_jobs,
@@ -19,7 +20,7 @@ from awa_py.store.finish import (
 )
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, list_cancel_requests, renew_leases, update_progress
 from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
-from awa_py.store.maintenance import promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
+from awa_py.store.maintenance import promote_jobs, rescue_lost_jobs, rescue_overdue_jobs, rescue_stale_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from awa_py.store.workers import list_workers
@@ -383,6 +384,46 @@ async def test_sql_in_names_of_workers_queues_and_kinds_is_never_executed(sessio
     assert (job.kind, job.queue, job.errors[-1]["error"]) == (ODD, ODD, ODD)
     (shown,) = await list_workers(session, staleness=STALENESS)
     assert (shown.hostname, shown.queues, shown.alive) == (ODD, [ODD], True)
+
+
+ENDS_OF_ATTEMPTS: dict[str, Callable[[Session, int], Awaitable[Any]]] = {
+    "fail": lambda session, job_id: fail(session, job_id),
+    "snooze": lambda session, job_id: snooze_jobs(session, OWNER, [job_id], [1], [seconds(60)]),
+    "throttle": lambda session, job_id: throttle_jobs(session, OWNER, [job_id], [1], ["429"]),
+    "release": lambda session, job_id: release_jobs(session, OWNER, [job_id], [1]),
+    "rescue of a stale job": lambda session, _: rescue_stale_jobs(session, staleness=STALENESS, limit=1),
+    "rescue of an overdue job": lambda session, _: rescue_overdue_jobs(session, limit=1),
+    "rescue of a lost job": lambda session, _: rescue_from_lost_worker(session),
+    "take-over": lambda session, _: take_over_jobs(
+        session, Claimant(OWNER, ["work"], ["work"]), queues=["default"], staleness=STALENESS, limit=1
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS_OF_ATTEMPTS)
+async def test_progress_and_metadata_of_an_attempt_reach_the_next_one(session: Session, end: str) -> None:
+    progress, metadata = {"fraction": 0.5, "message": "halfway"}, {"order": [7]}
+    (job_id,) = await insert_running(session, silent_s=100, deadline_at=ago(1), metadata=json.dumps(metadata))
+    await update_progress(session, OWNER, [job_id], [1], [json.dumps(progress)])
+    rows = await ENDS_OF_ATTEMPTS[end](session, job_id)
+    if end != "take-over":
+        await session.connection.execute("UPDATE awa.scheduled SET run_at = now()")
+        await session.connection.execute("UPDATE awa.queues SET throttled_until = NULL")
+        await promote_jobs(session, limit=1)
+        rows = await claim(session)
+    job = claimed_job(rows[0])
+    assert (job.id, job.lease, job.progress, job.metadata) == (job_id, 2, progress, metadata)
+
+
+async def rescue_from_lost_worker(session: Session) -> None:
+    """Rescue the job of a worker whose session has ended."""
+    info = WorkerInfo(id=OWNER, hostname="h", pid=1, version="0", queues=("default",), kinds=("work",), concurrency=1)
+    await heartbeat_worker(session, info)
+    await session.connection.execute(
+        "UPDATE awa.workers SET heartbeat_at = now() - interval '1 minute', locked_on = pg_postmaster_start_time()"
+    )
+    await session.connection.execute("UPDATE awa.leader SET elected_at = now() - interval '1 minute'")
+    assert (await rescue_lost_jobs(session, silence=seconds(10), limit=1)).jobs
 
 
 async def test_progress_stays_with_the_job(session: Session) -> None:

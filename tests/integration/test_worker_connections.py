@@ -6,14 +6,17 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
+import awa_py as awa
 from awa_py import App, Context
 from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
 from tests.proxy import counting_proxy
 from tests.support import (
+    PATIENCE_S,
     QUICK,
     count,
     eventually,
@@ -134,6 +137,35 @@ async def listener_pids(session: Session) -> set[int]:
 
 async def has_new_listener(session: Session, before: set[int]) -> bool:
     return bool(await listener_pids(session) - before)
+
+
+async def test_progress_survives_a_broken_connection(app: App, session: Session) -> None:
+    seen: list[Any] = []
+    locked = asyncio.Event()
+
+    @app.job
+    async def work(ctx: Context) -> None:
+        seen.append(ctx.job.progress)
+        if len(seen) == 1:
+            await locked.wait()
+            ctx.progress(0.5, "halfway")
+            raise awa.Retry(after=0)
+
+    async with app, working(app, maintenance=True):
+        job = await app.enqueue("work")
+        await eventually(lambda: seen)
+        async with session.connection.transaction():
+            await session.connection.execute("SELECT FROM awa.running FOR UPDATE")
+            locked.set()
+            await eventually(partial(app.pool.fetchval, TERMINATE_WRITE_OF_PROGRESS))
+        await app.result(job.id, timeout=PATIENCE_S)
+    assert seen == [None, {"fraction": 0.5, "message": "halfway"}]
+
+
+TERMINATE_WRITE_OF_PROGRESS = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%SET progress%'
+"""
 
 
 async def terminate(session: Session, name: str) -> int:
