@@ -79,7 +79,9 @@ class App:
     def _find_database(self) -> None:
         # Only when it is needed: an app can be imported where no database is configured.
         direct = self._direct_url if self._url else direct_url(self._direct_url)
-        self.database = Database(database_url(self._url), self.database.schema, direct)
+        found = Database(database_url(self._url), self.database.schema, direct)
+        if found != self.database:  # an equal one knows the servers already
+            self.database = found
 
     @property
     def client(self) -> Client:

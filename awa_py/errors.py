@@ -22,6 +22,9 @@ AwaError
 │   ├── SchemaMissing       it does not exist or is older: run `awa migrate`
 │   └── SchemaTooNew        it is newer: upgrade awa
 ├── DatabaseUnavailable     the database cannot be reached
+│   ├── DatabaseMissing     the server has no database of that name
+│   ├── LoginRefused        the server refuses the login: a wrong password, an unknown role
+│   └── StaleServer         the server is a former primary, which must not be written any more
 ├── NotPermitted            the login lacks a privilege: GRANT it one of awa's roles
 ├── AppNotFound             APP does not name an awa.App
 └── EmbeddedError           the embedded PostgreSQL cannot start
@@ -114,6 +117,18 @@ class SchemaTooNew(SchemaError):
 
 class DatabaseUnavailable(AwaError):
     """The database cannot be reached."""
+
+
+class DatabaseMissing(DatabaseUnavailable):
+    """The server has no database of that name."""
+
+
+class LoginRefused(DatabaseUnavailable):
+    """The server refuses the login: the password is wrong, or the role is unknown or may not connect."""
+
+
+class StaleServer(DatabaseUnavailable):
+    """The server is a former primary: a standby of the same cluster was promoted since."""
 
 
 class NotPermitted(AwaError):

@@ -15,13 +15,11 @@ from awa_py.app import App
 from awa_py.client import Client
 from awa_py.db import migrations
 from awa_py.db.database import Database
-from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, translate_permission_errors
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect, translate_permission_errors
 from awa_py.db.schema import Schema
-from awa_py.errors import DatabaseUnavailable
 from awa_py.loading import load_app
 from awa_py.settings import Settings, database_url, direct_url, schema_name
 from awa_py.store.session import Session
-from awa_py.text import describe
 
 from .output import say
 
@@ -156,7 +154,7 @@ async def _checked(client: Client) -> AsyncIterator[None]:
         async with client.session() as session:
             await migrations.check(session.connection, client.database.schema)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
-        raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+        raise cannot_connect(error) from error
     with translate_permission_errors(client.database.schema):
         yield
 

@@ -1,19 +1,18 @@
 """The database that holds the jobs: how connections to it are opened and which settings their sessions have."""
 
-import asyncio
 import logging
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import asyncpg
 
-from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
-from awa_py.db.pooler import CONNECT_TIMEOUT_S, PoolerMode, SessionlessConnector, detect_pooler, is_backend_pid
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
+from awa_py.db.pooler import PoolerMode, SessionlessConnector, detect_pooler, is_backend_pid
 from awa_py.db.schema import Schema
 from awa_py.db.search_path import SEARCH_PATH
+from awa_py.db.servers import CONNECT_TIMEOUT_S, Servers, Timelines
 from awa_py.db.types import DedicatedConnection, Pool
-from awa_py.errors import ConfigError, DatabaseUnavailable, SessionNotKept
+from awa_py.errors import ConfigError, SessionNotKept
 from awa_py.text import describe
 
 logger = logging.getLogger("awa.db")
@@ -40,8 +39,6 @@ SERVER_KEEPALIVE_SETTINGS = {
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
-# The client notices a server that vanished. Without this, a statement would wait many minutes for its answer.
-CLIENT_KEEPALIVE_OPTIONS = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,15 @@ class Database:
     url: str = field(repr=False)
     schema: Schema
     direct_url: str | None = field(default=None, repr=False)
+    servers: Servers = field(init=False, repr=False, compare=False)
+    """The servers of sessions: they bypass a pooler, if `direct_url` is given."""
+    _sessionless_servers: Servers = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        timelines = Timelines()
+        servers = Servers(self.url, timelines)
+        object.__setattr__(self, "_sessionless_servers", servers)
+        object.__setattr__(self, "servers", Servers(self.direct_url, timelines) if self.direct_url else servers)
 
     async def connect(
         self, purpose: str, settings: Mapping[str, str] | None = None, *, command_timeout_s: float | None = None
@@ -60,13 +66,7 @@ class Database:
         Raise SessionNotKept if a pooler would not let the connection keep its session. `command_timeout_s` limits the
         wait for each answer; None waits forever.
         """
-        connection = await asyncpg.connect(
-            self.direct_url or self.url,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=command_timeout_s,
-            server_settings={"application_name": f"awa {purpose}"},
-        )
-        _enable_tcp_keepalive(connection)
+        connection = await self.servers.connect(f"awa {purpose}", command_timeout=command_timeout_s)
         try:
             await self._apply_settings(
                 connection,
@@ -86,7 +86,7 @@ class Database:
         only_if_direct = f"SELECT {calls} WHERE {is_backend_pid(connection.get_server_pid())}"
         if await connection.execute(only_if_direct, timeout=CONNECT_TIMEOUT_S) == "SELECT 1":
             return
-        if await detect_pooler(self.direct_url or self.url) is PoolerMode.TRANSACTION:
+        if await detect_pooler(self.servers) is PoolerMode.TRANSACTION:
             raise _session_not_kept(self.direct_url is not None)
         await connection.execute(f"SELECT {calls}", timeout=CONNECT_TIMEOUT_S)
 
@@ -120,7 +120,7 @@ class Database:
         try:
             return await self._sessionless_connector().connect(f"awa {purpose}")
         except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
-            raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+            raise cannot_connect(error) from error
 
     def pool(self, *, max_size: int, is_own: bool) -> Pool:
         """Return a pool that opens sessionless connections on demand.
@@ -136,18 +136,8 @@ class Database:
 
     def _sessionless_connector(self, *, is_own: bool = True) -> SessionlessConnector:
         settings = {**SERVER_KEEPALIVE_SETTINGS, **(OWN_SETTINGS if is_own else {})}
-        return SessionlessConnector(self.url, settings, is_own=is_own, is_pooled=True if self.direct_url else None)
-
-
-def _enable_tcp_keepalive(connection: DedicatedConnection) -> None:
-    transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # asyncpg has no public access
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in CLIENT_KEEPALIVE_OPTIONS.items():
-        if hasattr(socket, name):  # not every platform has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        is_pooled = True if self.direct_url else None
+        return SessionlessConnector(self._sessionless_servers, settings, is_own=is_own, is_pooled=is_pooled)
 
 
 def _literal(value: str) -> str:

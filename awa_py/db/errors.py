@@ -1,4 +1,4 @@
-"""Which database errors mean that a connection is lost or refused, and how a missing privilege is reported."""
+"""Which database errors mean that a connection is lost or refused, and the errors of awa that report it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import asyncpg
 
 from awa_py.db.schema import Schema
-from awa_py.errors import NotPermitted
+from awa_py.errors import DatabaseMissing, DatabaseUnavailable, LoginRefused, NotPermitted, StaleServer
 from awa_py.text import describe
 
 # The session is gone or useless (e.g. on a demoted primary). A new one may work.
@@ -23,6 +23,7 @@ CONNECTION_LOST = (
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.IdleSessionTimeoutError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    StaleServer,
 )
 # The server rejected the login. A retry gets the same answer until the configuration changes.
 CONNECTION_REFUSED = (
@@ -31,6 +32,18 @@ CONNECTION_REFUSED = (
     asyncpg.InsufficientPrivilegeError,
     asyncpg.ClientConfigurationError,
 )
+
+
+def cannot_connect(error: Exception) -> DatabaseUnavailable:
+    """Build the error for a connection that could not be opened."""
+    sentence = f"cannot connect to the database: {describe(error)}"
+    if isinstance(error, StaleServer):
+        return StaleServer(sentence)
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return DatabaseMissing(sentence)
+    if isinstance(error, (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientPrivilegeError)):
+        return LoginRefused(sentence)
+    return DatabaseUnavailable(sentence)
 
 
 @contextmanager

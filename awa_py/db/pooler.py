@@ -10,9 +10,9 @@ from enum import Enum
 
 import asyncpg
 
+from awa_py.db.servers import Servers
 from awa_py.db.types import DedicatedConnection
 
-CONNECT_TIMEOUT_S = 10.0
 PROBE_ROUNDS = 40  # with two server sessions that other clients use too, about every second round detects the sharing
 PROBE_TIMEOUT_S = 20.0
 REFUSED_SETTING = "unsupported startup parameter"
@@ -53,13 +53,13 @@ class SessionlessConnector:
     """Open connections that rely on no session state. Detect whether they lead through a pooler."""
 
     def __init__(
-        self, url: str, direct_settings: dict[str, str], *, is_own: bool, is_pooled: bool | None = None
+        self, servers: Servers, direct_settings: dict[str, str], *, is_own: bool, is_pooled: bool | None = None
     ) -> None:
         """`direct_settings` apply to connections without a pooler. `is_pooled`: None means that it is not known yet.
 
         `is_own`: only awa runs statements on the connections.
         """
-        self._url = url
+        self._servers = servers
         self._pooled_class = OwnPooledConnection if is_own else PooledConnection
         self._direct_settings = direct_settings
         self._is_pooled = is_pooled
@@ -71,13 +71,12 @@ class SessionlessConnector:
                 self._is_pooled = False
                 return connection
             self._is_pooled = True
-        return await connect_pooled(self._url, application_name, self._pooled_class)
+        return await connect_pooled(self._servers, application_name, self._pooled_class)
 
     async def _try_direct(self, application_name: str) -> DedicatedConnection | None:
-        settings = {"application_name": application_name, **self._direct_settings}
         try:
-            connection = await asyncpg.connect(
-                self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings, connection_class=DirectConnection
+            connection = await self._servers.connect(
+                application_name, settings=self._direct_settings, connection_class=DirectConnection
             )
         except asyncpg.ProtocolViolationError as error:
             if REFUSED_SETTING in str(error):
@@ -90,16 +89,10 @@ class SessionlessConnector:
 
 
 async def connect_pooled(
-    url: str, application_name: str, connection_class: type[PooledConnection] = PooledConnection
-) -> PooledConnection:
+    servers: Servers, application_name: str, connection_class: type[PooledConnection] = PooledConnection
+) -> DedicatedConnection:
     """Open a connection that needs nothing of a pooler but transactions."""
-    return await asyncpg.connect(
-        url,
-        timeout=CONNECT_TIMEOUT_S,
-        connection_class=connection_class,
-        statement_cache_size=0,
-        server_settings={"application_name": application_name},
-    )
+    return await servers.connect(application_name, connection_class=connection_class, statement_cache_size=0)
 
 
 async def is_direct(connection: DedicatedConnection) -> bool:
@@ -114,13 +107,13 @@ def is_backend_pid(pid: int) -> str:
     return f"pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) {pid}"
 
 
-async def detect_pooler(url: str) -> PoolerMode:
-    """Probe the URL with one or two connections."""
-    first = await connect_pooled(url, "awa probe")
+async def detect_pooler(servers: Servers) -> PoolerMode:
+    """Probe the servers' URL with one or two connections."""
+    first = await connect_pooled(servers, "awa probe")
     try:
         if await is_direct(first):
             return PoolerMode.NONE
-        second = await connect_pooled(url, "awa probe")
+        second = await connect_pooled(servers, "awa probe")
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 return PoolerMode.TRANSACTION if await _share_sessions(first, second) else PoolerMode.SESSION

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from awa_py.db.database import CLOSE_TIMEOUT_S, Database
-from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
 from awa_py.db.types import DedicatedConnection
-from awa_py.errors import DatabaseUnavailable
 from awa_py.observability.metrics import Metrics
 from awa_py.text import describe, short_duration
 
@@ -67,7 +66,7 @@ class ReconnectingConnection:
             except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
                 self.drop()
                 if self._fail_fast and not self._was_connected and isinstance(error, CONNECTION_REFUSED):
-                    raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+                    raise cannot_connect(error) from error
                 self.problem = describe(error)
                 outage.log_failure(error)
                 await asyncio.sleep(RECONNECT_DELAYS_S[min(failures, len(RECONNECT_DELAYS_S) - 1)])

@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
 from awa_py.db.pooler import PoolerMode, detect_pooler
 from awa_py.db.types import Connection
 from awa_py.doctor.context import CheckContext, connect
 from awa_py.doctor.finding import Findings
-from awa_py.errors import ConfigError, DatabaseUnavailable
-from awa_py.text import describe
+from awa_py.errors import ConfigError
 
 ROUND_TRIP_S = 5.0
 CLOCK_SAMPLES = 3
@@ -120,6 +119,6 @@ async def _round_trip(context: CheckContext) -> float | None:
 async def _pooling(context: CheckContext) -> PoolerMode:
     """Detect the pooler on the URL that workers and leaders use for their sessions."""
     try:
-        return await detect_pooler(context.database.direct_url or context.database.url)
+        return await detect_pooler(context.database.servers)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
-        raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+        raise cannot_connect(error) from error

@@ -5,17 +5,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-import asyncpg
-
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
-from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
-from awa_py.db.pooler import CONNECT_TIMEOUT_S
+from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
 from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
 from awa_py.db.types import DedicatedConnection
-from awa_py.errors import DatabaseUnavailable
 from awa_py.settings import Settings
 from awa_py.store.session import Session
-from awa_py.text import describe
 
 LONG_TRANSACTION = timedelta(minutes=5)
 STATEMENT_TIMEOUT = timedelta(seconds=5)
@@ -58,12 +53,6 @@ class CheckContext:
 async def connect(database: Database) -> DedicatedConnection:
     """Connect without startup options that a pooler might reject. Raise DatabaseUnavailable if it fails."""
     try:
-        return await asyncpg.connect(
-            database.direct_url or database.url,
-            timeout=CONNECT_TIMEOUT_S,
-            command_timeout=COMMAND_TIMEOUT_S,
-            statement_cache_size=0,
-            server_settings={"application_name": "awa doctor"},
-        )
+        return await database.servers.connect("awa doctor", command_timeout=COMMAND_TIMEOUT_S, statement_cache_size=0)
     except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
-        raise DatabaseUnavailable(f"cannot connect to the database: {describe(error)}") from error
+        raise cannot_connect(error) from error

@@ -12,6 +12,7 @@ from awa_py.db import migrations
 from awa_py.db.database import SERVER_KEEPALIVE_SETTINGS, STABLE_PLAN_SETTINGS, Database
 from awa_py.db.pooler import PooledConnection, PoolerMode, detect_pooler
 from awa_py.db.schema import Schema
+from awa_py.db.servers import Servers
 from awa_py.db.types import Connection
 from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.store import election
@@ -42,25 +43,25 @@ def app(database_url: str, pooled: PgBouncer) -> App:
 
 
 async def test_direct_connection_is_detected(database_url: str) -> None:
-    assert await detect_pooler(database_url) is PoolerMode.NONE
+    assert await detect_pooler(Servers(database_url)) is PoolerMode.NONE
 
 
 @pytest.mark.parametrize("size", [1, 2, 20])
 @pytest.mark.parametrize("round_robin", ["0", "1"])
 async def test_pooler_in_transaction_mode_is_detected(database_url: str, size: int, round_robin: str) -> None:
     with pgbouncer(database_url, size=size, server_round_robin=round_robin) as pooled:
-        assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
+        assert await detect_pooler(Servers(pooled.url)) is PoolerMode.TRANSACTION
         async with asyncio.TaskGroup() as tasks:  # and while other clients use it
             busy = [tasks.create_task(_keep_busy(pooled.url)) for _ in range(size)]
             for _ in range(3):
-                assert await detect_pooler(pooled.url) is PoolerMode.TRANSACTION
+                assert await detect_pooler(Servers(pooled.url)) is PoolerMode.TRANSACTION
             for task in busy:
                 task.cancel()
 
 
 async def test_pooler_in_session_mode_is_detected(database_url: str) -> None:
     with pgbouncer(database_url, mode="session", size=5) as pooled:
-        assert await detect_pooler(pooled.url) is PoolerMode.SESSION
+        assert await detect_pooler(Servers(pooled.url)) is PoolerMode.SESSION
 
 
 async def _keep_busy(url: str) -> None:
