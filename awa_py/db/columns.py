@@ -1,4 +1,4 @@
-"""The lists of a job's columns that SQL files share.
+"""What SQL files share: the lists of a job's columns, and the settings of functions.
 
 SQL files, those of the schema too, write placeholders instead of lists, so that a new job column is one field of `Job`
 and one column in `schema/0001_baseline/02_job_tables.sql`:
@@ -7,11 +7,13 @@ and one column in `schema/0001_baseline/02_job_tables.sql`:
 - `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter
 - `{carried}`: the columns that a job takes unchanged from one table to the next
 - `{carried without rescues, progress}`: the same except some that the statement sets itself
+- `{stable plans}`: the settings of functions that read tables, so that the caller's settings do not change their plans
 """
 
 import re
 from dataclasses import fields
 
+from awa_py.db.database import STABLE_PLAN_SETTINGS
 from awa_py.model.job import Job
 
 JOB = tuple(field.name for field in fields(Job) if field.name != "is_new")
@@ -24,9 +26,11 @@ _NOT_CARRIED = (
 )
 CARRIED = (*(name for name in JOB if name not in _NOT_CARRIED), "expires_at")
 
+STABLE_PLANS = " ".join(f"SET {name} = {value}" for name, value in STABLE_PLAN_SETTINGS.items())
 
-def fill_columns(sql: str) -> str:
-    """Replace the placeholders with the lists of columns."""
+
+def fill_placeholders(sql: str) -> str:
+    """Replace the placeholders with what they stand for."""
     sql = re.sub(r"\{carried without ([\w, ]+)\}", lambda found: _carried_without(found[1].split(", ")), sql)
     return (
         sql.replace("{carried}", ", ".join(CARRIED))
@@ -34,6 +38,7 @@ def fill_columns(sql: str) -> str:
         .replace(
             "{shown}", ", ".join(f"{name}::pg_catalog.text AS {name}" if name in JSON_COLUMNS else name for name in JOB)
         )
+        .replace("{stable plans}", STABLE_PLANS)
     )
 
 

@@ -20,8 +20,10 @@ logger = logging.getLogger("awa.db")
 CLOSE_TIMEOUT_S = 2.0
 
 # Our tables change size by orders of magnitude within seconds. A prepared statement may keep a plan that was made for
-# an empty table and is a disaster on a full one. Sessions with these settings always use the index.
+# an empty table and is a disaster on a full one. Sessions and functions with these settings always use the index.
 STABLE_PLAN_SETTINGS = {
+    "enable_indexscan": "on",
+    "enable_nestloop": "on",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 import asyncpg
 
-from awa_py.db.columns import fill_columns
+from awa_py.db.columns import fill_placeholders
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
@@ -151,7 +151,7 @@ def _refuse_newer(version: int, schema: Schema) -> None:
 
 def _render(migration: Migration, schema: Schema) -> str:
     applied = f"\nINSERT INTO awa.schema_version (version, name) VALUES ({migration.version}, '{migration.name}');\n"
-    return schema.qualify(fill_columns(migration.sql) + applied)
+    return schema.qualify(fill_placeholders(migration.sql) + applied)
 
 
 def _read(entry: Traversable) -> str:

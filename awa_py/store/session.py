@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from awa_py.db.columns import fill_columns
+from awa_py.db.columns import fill_placeholders
 from awa_py.db.schema import Schema
 from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
 from awa_py.db.types import Connection, Record
@@ -28,7 +28,7 @@ SAFE_ON_ANY_PATH = frozenset(
 def statement(name: str, schema: Schema) -> str:
     """Return the text of `sql/NAME.sql` for this schema. Its first line is the name, for pg_stat_activity and logs."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return f"-- {name}\n" + schema.qualify(fill_columns(text).replace("{throttles}", THROTTLES))
+    return f"-- {name}\n" + schema.qualify(fill_placeholders(text).replace("{throttles}", THROTTLES))
 
 
 class Session:

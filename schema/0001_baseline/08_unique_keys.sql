@@ -2,41 +2,60 @@
 -- passed. The next enqueue with the key takes it over; the leader deletes the others.
 
 CREATE TABLE awa.unique_keys (
-    key        text   PRIMARY KEY,
+    key        text   COLLATE "C" PRIMARY KEY,
     job_id     bigint NOT NULL,
     expires_at timestamptz,
     states     text[] NOT NULL
 );
 
--- Acquire the unique key for `new_id`. Return the id of the job that holds it now. A concurrent caller waits here until
--- the first one commits or rolls back; the second statement then sees the result.
-CREATE FUNCTION awa.acquire_unique_key(wanted text, new_id bigint, period interval, held_in text[])
-RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Acquire unique keys: write the rows whose keys no other job holds. Return the holder of each key, by key.
+-- `wanted` is in the order of the keys, each of which occurs once, so that two callers with the same keys cannot
+-- deadlock. A concurrent caller waits here until the first one commits or rolls back; the second statement then sees the
+-- result. No statement joins: a plan that was made for an empty table is good for a full one.
+CREATE FUNCTION awa.acquire_unique_keys(wanted awa.unique_keys[]) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp {stable plans} AS $$
 DECLARE
-    holder awa.unique_keys;
+    acquired jsonb;
+    held     jsonb;
 BEGIN
-    INSERT INTO awa.unique_keys (key, job_id, expires_at, states)
-    VALUES (wanted, new_id, now() + period, held_in)
-    ON CONFLICT (key) DO UPDATE SET key = excluded.key WHERE false;  -- locks the row without changing it
-    SELECT * INTO holder FROM awa.unique_keys WHERE key = wanted;
-    IF holder.job_id <> new_id THEN
-        IF holder.expires_at > now() IS NOT FALSE
-           AND EXISTS (SELECT FROM awa.jobs WHERE id = holder.job_id AND state = ANY (holder.states)) THEN
-            RETURN holder.job_id;
-        END IF;
-        UPDATE awa.unique_keys SET job_id = new_id, expires_at = now() + period, states = held_in
-        WHERE key = wanted;
+    WITH inserted AS (
+        INSERT INTO awa.unique_keys (key, job_id, expires_at, states)
+        SELECT key, job_id, expires_at, states FROM unnest(wanted)
+        ON CONFLICT (key) DO UPDATE SET key = excluded.key WHERE false  -- locks the row without changing it
+        RETURNING key, job_id
+    )
+    SELECT coalesce(jsonb_object_agg(key, job_id), '{}') INTO acquired FROM inserted;
+    wanted := ARRAY(SELECT row FROM unnest(wanted) AS row WHERE NOT acquired ? row.key);
+    IF wanted = '{}' THEN
+        RETURN acquired;
     END IF;
-    RETURN new_id;
+
+    SELECT coalesce(jsonb_object_agg(key, job_id), '{}') INTO held
+    FROM awa.unique_keys
+    WHERE key = ANY (ARRAY(SELECT key FROM unnest(wanted)))
+      AND (job_id = ANY (ARRAY(SELECT job_id FROM unnest(wanted)))  -- a finished job that is retried has its own key
+           OR expires_at > now() IS NOT FALSE
+              AND EXISTS (SELECT FROM awa.jobs WHERE id = unique_keys.job_id AND state = ANY (unique_keys.states)
+                          OFFSET 0));  -- not a semi-join
+    WITH taken_over AS (
+        INSERT INTO awa.unique_keys (key, job_id, expires_at, states)
+        SELECT key, job_id, expires_at, states FROM unnest(wanted) WHERE NOT held ? key
+        ON CONFLICT (key) DO UPDATE
+        SET job_id = excluded.job_id, expires_at = excluded.expires_at, states = excluded.states
+        RETURNING key, job_id
+    )
+    SELECT acquired || held || coalesce(jsonb_object_agg(key, job_id), '{}') INTO acquired FROM taken_over;
+    RETURN acquired;
 END $$;
 
 -- Acquire the unique key for a finished job that is retried. Return the id of the job that holds it now. The key's row
 -- may have expired, or been deleted or taken over since; then the job holds the key until it ends.
 CREATE FUNCTION awa.reacquire_unique_key(wanted text, ended_id bigint) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp {stable plans} AS $$
 DECLARE
     unfinished CONSTANT text[] := '{scheduled,available,running,retryable,waiting}';
-    holder     CONSTANT bigint := awa.acquire_unique_key(wanted, ended_id, NULL, unfinished);
+    holder     CONSTANT bigint :=
+        awa.acquire_unique_keys(ARRAY[(wanted, ended_id, NULL, unfinished)::awa.unique_keys]) ->> wanted;
 BEGIN
     -- Write the row even if nothing changes: a concurrent deletion that saw the job as finished skips a new row
     -- version.

@@ -7,14 +7,28 @@
 -- and id is the holder's. Runs as the schema's owner, so that a producer needs no rights on tables.
 CREATE FUNCTION awa.enqueue_many(jobs jsonb)
 RETURNS TABLE (n bigint, id bigint, is_new boolean, state text, run_at timestamptz, created_at timestamptz, queue text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp {stable plans} AS $$
 #variable_conflict use_column
 BEGIN
+    -- Routes and holders are looked up in JSON objects: a join of two row sets of unknown sizes can become a nested loop.
     RETURN QUERY
-    WITH input AS MATERIALIZED (
+    WITH given AS MATERIALIZED (
+        SELECT *
+        FROM ROWS FROM (jsonb_to_recordset(jobs) AS (
+                 kind text, queue text, priority smallint, args jsonb, run_at timestamptz, delay interval,
+                 max_attempts smallint, timeout interval, deadline timestamptz, tags text[], metadata jsonb,
+                 parent_id bigint, unique_key text COLLATE "C", unique_for interval, unique_states text[],
+                 concurrency_key text, concurrency_limit smallint, ordered boolean, default_queue text))
+             WITH ORDINALITY
+    ),
+    routes AS MATERIALIZED (
+        SELECT jsonb_object_agg(kind, awa.route(kind)) AS by_kind
+        FROM (SELECT DISTINCT kind FROM given WHERE queue IS NULL AND kind IS NOT NULL) AS kinds
+    ),
+    input AS MATERIALIZED (
         SELECT j.ordinality AS n, nextval('awa.job_id') AS id, now() AS created_at, 0::smallint AS rescues,
                NULL::jsonb AS progress, j.kind,
-               coalesce(j.queue, awa.route(j.kind), j.default_queue, 'default') AS queue,
+               coalesce(j.queue, (SELECT by_kind FROM routes) ->> j.kind, j.default_queue, 'default') AS queue,
                coalesce(j.priority, 2::smallint) AS priority, coalesce(j.args, '{}') AS args,
                coalesce(j.run_at, now() + coalesce(j.delay, '0')) AS run_at,
                coalesce(j.max_attempts, 25::smallint) AS max_attempts, j.timeout, j.deadline AS expires_at, j.tags,
@@ -24,23 +38,18 @@ BEGIN
                CASE WHEN j.concurrency_key IS NOT NULL THEN coalesce(j.concurrency_limit, 1::smallint) END
                    AS concurrency_limit,
                CASE WHEN j.concurrency_key IS NOT NULL THEN coalesce(j.ordered, false) END AS ordered
-        FROM ROWS FROM (jsonb_to_recordset(jobs) AS (
-                 kind text, queue text, priority smallint, args jsonb, run_at timestamptz, delay interval,
-                 max_attempts smallint, timeout interval, deadline timestamptz, tags text[], metadata jsonb,
-                 parent_id bigint, unique_key text, unique_for interval, unique_states text[],
-                 concurrency_key text, concurrency_limit smallint, ordered boolean, default_queue text))
-             WITH ORDINALITY AS j
+        FROM given AS j
     ),
-    -- Keys are acquired in their order, each once, so that two callers with the same keys cannot deadlock.
-    keyed AS MATERIALIZED (
-        SELECT sorted.unique_key,
-               awa.acquire_unique_key(sorted.unique_key, sorted.id, sorted.unique_for, sorted.unique_states) AS holder
-        FROM (SELECT DISTINCT ON (unique_key) unique_key, id, unique_for, unique_states
-              FROM input WHERE unique_key IS NOT NULL ORDER BY unique_key, n OFFSET 0) AS sorted
+    -- If a key occurs twice, its first job acquires it.
+    holders AS MATERIALIZED (
+        SELECT awa.acquire_unique_keys(wanted) AS by_key
+        FROM (SELECT array_agg((unique_key, id, now() + unique_for, unique_states)::awa.unique_keys) AS wanted
+              FROM (SELECT DISTINCT ON (unique_key) unique_key, id, unique_for, unique_states
+                    FROM input WHERE unique_key IS NOT NULL ORDER BY unique_key, n) AS keyed) AS keys
+        WHERE wanted IS NOT NULL
     ),
     decided AS MATERIALIZED (
-        SELECT input.*, coalesce(keyed.holder, input.id) AS holder
-        FROM input LEFT JOIN keyed USING (unique_key)
+        SELECT input.*, coalesce(((SELECT by_key FROM holders) ->> unique_key)::bigint, id) AS holder FROM input
     ),
     inserted_ready AS (
         INSERT INTO awa.ready ({carried}, run_at)
