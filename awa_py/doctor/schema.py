@@ -99,12 +99,14 @@ async def check_partitions(context: CheckContext, findings: Findings) -> None:
 
 
 async def read_catalog(context: CheckContext) -> Catalog:
-    """Return the catalog with the schema renamed to `awa`, except in functions."""
+    """Return the catalog with the schema renamed to `awa`, except in the bodies of functions."""
     quoted = await context.connection.fetchval("SELECT quote_ident($1)", context.database.schema.name)
     pattern = re.compile(rf'(?<![\w"]){re.escape(quoted)}\.(?=[\w"])')
     return {
         part: {
-            name: definition if part == "function" else pattern.sub("awa.", definition)
+            pattern.sub("awa.", name) if part == "function" else name: (
+                definition if part == "function" else pattern.sub("awa.", definition)
+            )
             for name, definition in definitions.items()
         }
         for part, definitions in (await catalog.list_catalog(context.session)).items()
