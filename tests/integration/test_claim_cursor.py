@@ -1,6 +1,8 @@
 """The cursor of claims with an old snapshot that stops vacuum, and with jobs that are committed late."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -8,9 +10,10 @@ from awa_py import App, NewJob, Settings
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.store.claim import Claim, Claimant, claim_jobs
 from awa_py.store.session import Session
-from awa_py.worker.claiming.queue_claimer import POSITION_SLACK
+from awa_py.worker.claiming.queue_claimer import POSITION_SLACK, QueueClaimer
+from awa_py.worker.in_flight import InFlightJobs
 from tests.pages import count_pages, snapshot_held
-from tests.support import PATIENCE_S, another_session, claim, count, eventually, insert, put_one, working
+from tests.support import OWNER, PATIENCE_S, another_session, claim, count, eventually, insert, put_one, working
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +84,54 @@ class TestOldSnapshot:
         assert quarter >= 10
         # Medians, because about one claim per second is a full scan.
         assert last[quarter // 2] < 2 * first[quarter // 2] + 0.01
+
+
+class TestCursor:
+    """The positions at which the claims of a QueueClaimer start."""
+
+    @pytest.fixture
+    def starts(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Return where the claims start, in the order of the claims."""
+        starts: list[int] = []
+
+        async def spy(*args: Any, positions: Sequence[int], **others: Any) -> Claim:
+            starts.append(positions[1])  # of the default priority
+            return await claim_jobs(*args, positions=positions, **others)
+
+        monkeypatch.setattr("awa_py.store.claim.claim_jobs", spy)
+        return starts
+
+    @pytest.fixture
+    def claimer(self) -> QueueClaimer:
+        in_flight = InFlightJobs({"default": 1_000}, concurrency=1_000)
+        return QueueClaimer("default", Claimant(OWNER, ["work"], []), in_flight, poll_s=1)
+
+    async def test_job_committed_a_little_late_is_found_by_the_next_claim(
+        self, session: Session, claimer: QueueClaimer, starts: list[int]
+    ) -> None:
+        first = await insert(session, "ready", 2 * POSITION_SLACK)
+        late = await session.connection.fetchval(
+            "DELETE FROM awa.ready WHERE id = $1 RETURNING pos", first[-POSITION_SLACK // 2]
+        )
+        while await claimer.claim(session, 500):
+            pass
+        starts.clear()
+        (job_id,) = await insert(session, "ready", 1, pos=late)
+        assert [row["id"] for row in await claimer.claim(session, 500)] == [job_id]
+        assert 0 < starts[0] < late
+
+    async def test_old_job_does_not_move_the_cursor_back(
+        self, session: Session, claimer: QueueClaimer, starts: list[int]
+    ) -> None:
+        await insert(session, "ready", 3 * POSITION_SLACK)
+        while await claimer.claim(session, 500):
+            pass
+        cursor = starts[-1] or starts[-2]
+        await insert(session, "ready", 1, pos=1)
+        await eventually(lambda: claimer.claim(session, 500))  # a full scan finds it
+        starts.clear()
+        await claimer.claim(session, 500)
+        assert starts[0] >= cursor > 0
 
 
 class TestLateCommit:

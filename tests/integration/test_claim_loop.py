@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import asyncpg
 import pytest
 
 import awa_py as awa
@@ -105,6 +106,20 @@ class TestClaims:
             job = await app.enqueue("work")
             await pause_queue(session, "default", paused=False)
             await app.result(job.id, timeout="20s")
+
+    async def test_failing_claims_are_not_repeated_at_once(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        claims = 0
+
+        async def fail(*_: object, **__: object) -> None:
+            nonlocal claims
+            claims += 1
+            raise asyncpg.InternalServerError("out of order")
+
+        monkeypatch.setattr("awa_py.store.claim.claim_jobs", fail)
+        async with app, working(app):
+            await eventually(lambda: claims >= 2)
+            await asyncio.sleep(2)
+        assert claims <= 5
 
     async def test_until_idle_runs_retries_that_become_due(self, app: App) -> None:
         attempts: list[int] = []

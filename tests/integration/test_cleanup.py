@@ -68,7 +68,9 @@ class TestDeadJobs:
     async def test_task_runs_until_a_batch_is_not_full(self, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("awa_py.maintenance.cleanup.ROWS_PER_BATCH", 100)
         await insert(session, "dead", 250, state="failed", finalized_at=ago(10 * 86_400))
-        assert await run_once(leader_task("cleanup"), session) == 250
+        cleanup = leader_task("cleanup")
+        assert (await cleanup.run(session)).rows_changed == 100
+        assert await run_once(cleanup, session) == 150
 
 
 class TestCompletedJobs:
@@ -139,6 +141,12 @@ class TestCompletedJobs:
         await insert_completed(session, 2, age_s=0)
         assert await delete_completed_jobs(session, retention=seconds(600), limit=100) == 3
         assert await states(session) == {"completed": 2}
+
+    async def test_batch_of_completed_jobs_is_bounded(self, session: Session) -> None:
+        await insert_completed(session, 3, age_s=30 * 86_400)  # in the default partition
+        await insert_completed(session, 3, age_s=700)
+        deleted = [await delete_completed_jobs(session, retention=seconds(600), limit=2) for _ in range(4)]
+        assert deleted == [2, 2, 2, 0]
 
     async def test_shorter_retention_of_a_queue_deletes_only_its_rows(self, session: Session) -> None:  # F17
         await insert_queue(session, "brief", completed_retention=seconds(600))

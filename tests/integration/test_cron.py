@@ -233,6 +233,13 @@ class TestTwoLeaders:  # A9
         assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=None) == []
         assert len(await jobs(session)) == 1
 
+    async def test_schedule_paused_in_the_meantime_does_not_fire(self, session: Session) -> None:
+        await add(session)
+        (seen,) = await list_due_schedules(session, limit=10)
+        await pause_schedule(session, "digest", paused=True)
+        assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=None) == []
+        assert await jobs(session) == []
+
     async def test_leader_with_an_outdated_expression_changes_nothing(self, session: Session) -> None:
         await add(session, expression="0 0 1 1 *", since="1000 days")
         (seen,) = await list_due_schedules(session, limit=10)

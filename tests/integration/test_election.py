@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -17,13 +18,13 @@ from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.maintenance.election import Candidate
-from awa_py.maintenance.task import TaskResult
+from awa_py.maintenance.task import Task, TaskResult
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
 from awa_py.store.election import LOCK_KEY, get_leader, lock_key
 from awa_py.store.session import Session
 from tests.databases import NOT_RESETTING
-from tests.support import QUICK, FromNow, ago, count, eventually, insert, put_one, seconds, states
+from tests.support import PATIENCE_S, QUICK, FromNow, ago, count, eventually, insert, put_one, seconds, states
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +38,14 @@ HOLDERS = """
 
 async def holders(session: Session) -> int:
     return await count(session.connection, HOLDERS, lock_key(session.schema))
+
+
+async def lock_is_free(session: Session) -> bool:
+    return await holders(session) == 0
+
+
+async def is_elected_after(session: Session, epoch: int) -> bool:
+    return await count(session.connection, "SELECT epoch FROM awa.leader") > epoch
 
 
 @asynccontextmanager
@@ -169,6 +178,42 @@ class TestElection:
                 thaw.set()
                 await eventually(lambda: exactly_one_leads(one, two))
                 assert two.is_leader
+
+    async def test_postgresql_ends_the_session_of_a_frozen_leader_without_another_candidate(  # A5
+        self, database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = with_settings(database_url, replace(QUICK, leader_check_interval=seconds(0.3), leader_timeout=seconds(1)))
+        frozen, thaw = threading.Event(), threading.Event()
+
+        async def freeze(*_: object) -> TaskResult:
+            frozen.set()
+            thaw.wait(PATIENCE_S)
+            return TaskResult()
+
+        monkeypatch.setattr("awa_py.maintenance.tasks.Promotion.run", freeze)
+        async with candidate_of(app):
+            await eventually(frozen.is_set)
+            assert await holders(session) == 1
+            await eventually(lambda: lock_is_free(session), 20)
+            thaw.set()
+
+    async def test_leader_between_two_tasks_notices_the_end_of_its_session(
+        self, app: App, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def touch(session: Session) -> TaskResult:
+            await session.connection.execute("SELECT 1")
+            return TaskResult()
+
+        hourly = Task(name="hourly", interval=timedelta(hours=1), run=touch)
+        monkeypatch.setattr("awa_py.maintenance.election.all_tasks", lambda *_: [hourly])
+        async with candidate_of(app) as candidate:
+            await eventually(lambda: candidate.is_leader)
+            epoch = await session.connection.fetchval("SELECT epoch FROM awa.leader")
+            await session.connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'awa leader'"
+            )
+            await eventually(lambda: is_elected_after(session, epoch))
 
 
 class TestLeader:

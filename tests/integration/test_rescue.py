@@ -105,6 +105,7 @@ class TestStaleJobs:
 
     async def test_heartbeat_in_progress_prevents_the_rescue(self, session: Session, database: Database) -> None:
         (job_id,) = await insert_running(session, silent_s=100)
+        await session.connection.execute("SET lock_timeout = '5s'")
         async with another_session(database) as owner, owner.connection.transaction():
             assert await renew_leases(owner, OWNER, [job_id], [1]) == {job_id: False}
             assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
@@ -177,8 +178,17 @@ class TestOverdueJobs:
         await insert_running(session, 700, deadline_at=ago(1))
         await insert(session, "ready", 800, expires_at=ago(1))
         await insert(session, "scheduled", 600, state="scheduled", expires_at=ago(1))
-        assert await run_once(leader_task("deadlines"), session) == 2100
+        assert len(await rescue_overdue_jobs(session, limit=100)) == 100
+        assert await run_once(leader_task("deadlines"), session) == 2000
         assert await states(session) == {"failed": 1400, "retryable": 700}
+
+    async def test_locked_job_does_not_delay_the_rescue_of_others(self, session: Session, database: Database) -> None:
+        locked, other = await insert_running(session, 2, deadline_at=ago(1))
+        await session.connection.execute("SET lock_timeout = '5s'")
+        async with another_session(database) as owner, owner.connection.transaction():
+            await owner.connection.execute("SELECT FROM awa.running WHERE id = $1 FOR UPDATE", locked)
+            assert [job.id for job in await rescue_overdue_jobs(session, limit=500)] == [other]
+        assert [job.id for job in await rescue_overdue_jobs(session, limit=500)] == [locked]
 
     async def test_two_leaders_handle_each_overdue_job_once(self, session: Session, database: Database) -> None:
         await insert_running(session, 400, deadline_at=ago(1))

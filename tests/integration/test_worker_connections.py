@@ -61,6 +61,14 @@ class TestConnections:
         known = {name: value for name, value in KEEPALIVES.items() if hasattr(socket, name)}
         assert known == {name: connected_socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in known}
 
+    async def test_server_has_keepalives_that_detect_a_lost_client(self, connection: DedicatedConnection) -> None:
+        """A host that was cut off does not close its connections: the server must release its locks soon."""
+        if await connection.fetchval("SELECT inet_client_addr() IS NULL"):
+            pytest.skip("a unix socket ends with its client")
+        rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name LIKE 'tcp_keepalives_%'")
+        settings = {row["name"]: int(row["setting"]) for row in rows}
+        assert settings == {"tcp_keepalives_idle": 5, "tcp_keepalives_interval": 2, "tcp_keepalives_count": 3}
+
     async def test_new_job_wakes_an_idle_worker(self, database_url: str) -> None:  # F13
         app = with_settings(database_url, replace(QUICK, poll_interval=seconds(60)))
 

@@ -115,6 +115,26 @@ class TestCancel:
             assert (await app.get(job.id)).attempt == 1
         assert stop_reasons == ["cancelled by user"]
 
+    async def test_handler_is_interrupted_once(self, app: App) -> None:
+        """Every renewal of the lease reports the cancel request again; the handler's cleanup must not notice."""
+        cleaned_up = asyncio.Event()
+
+        @app.job
+        async def work() -> None:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            finally:
+                await asyncio.sleep(4 * QUICK.heartbeat_interval.total_seconds())
+                cleaned_up.set()
+
+        async with app, working(app):
+            job = await app.enqueue("work")
+            await eventually(lambda: running(app, job.id))
+            await app.cancel(job.id)
+            with pytest.raises(awa.JobCancelled):
+                await app.result(job.id, timeout="20s")
+        assert cleaned_up.is_set()
+
     async def test_cancel_works_without_notifications(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("awa_py.db.listener.Listener.run", lambda self: asyncio.sleep(PATIENCE_S * 2))
 
