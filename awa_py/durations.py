@@ -8,6 +8,7 @@ from decimal import Decimal
 from awa_py.errors import InvalidDuration
 
 Duration = timedelta | int | float | str
+MAX_DURATION = timedelta(days=365_000)  # awa.is_duration has the same limit
 
 _UNITS_US = {
     "w": 7 * 86_400_000_000,
@@ -28,11 +29,13 @@ def parse(value: Duration) -> timedelta:
     try:
         duration = _read(value)
     except OverflowError:
-        raise InvalidDuration(f"{_show(value)} is too long: a duration is at most 999999999 days") from None
+        duration = timedelta.max
     if duration is None:
         raise InvalidDuration(f"{_show(value)} is not a duration: write 250ms, 30s, 10m, 1h or 7d")
     if duration < timedelta(0):
         raise InvalidDuration(f"{_show(value)} is negative: a duration is zero or more")
+    if duration > MAX_DURATION:
+        raise InvalidDuration(f"{_show(value)} is too long: a duration is at most {MAX_DURATION.days} days")
     return duration
 
 

@@ -4,6 +4,9 @@ import re
 import traceback
 from datetime import timedelta
 
+# Control characters, line separators, characters that change the direction of text, and lone surrogates. awa.is_plain
+# in SQL is the same rule, without what PostgreSQL cannot store anyway.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _DURATION_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _DATA_EXCEPTION = "22"  # the SQLSTATE class
 _MIN_UNITS = 2  # 90 minutes are "90m", not "1h"
@@ -35,6 +38,16 @@ def relative_time(offset: timedelta) -> str:
     if abs(offset) < timedelta(seconds=0.5):
         return "now"
     return f"in {short_duration(offset)}" if offset > timedelta(0) else f"{short_duration(offset)} ago"
+
+
+def is_plain(text: str) -> bool:
+    """Return whether the text has no characters that could forge a line of a log or of a terminal."""
+    return _CONTROL.search(text) is None
+
+
+def escape(text: str) -> str:
+    """Return the text with such characters as escapes, for logs and terminals. Line breaks and tabs stay."""
+    return _CONTROL.sub(_escape_character, text)
 
 
 def describe_chain(error: BaseException, limit: int = 4000) -> str:
@@ -82,6 +95,11 @@ def error_text(error: BaseException) -> str:
         return str(error)
     except Exception as failure:  # a broken __str__ must not hide the error
         return f"(its message cannot be shown: __str__ raised {type(failure).__name__})"
+
+
+def _escape_character(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character in "\n\t" else character.encode("unicode_escape").decode()
 
 
 def clean_text(text: str, limit: int = 4000) -> str:

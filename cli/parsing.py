@@ -10,7 +10,6 @@ import typer
 
 from awa_py import durations
 from awa_py.errors import AwaError
-from awa_py.model.job import MAX_DURATION
 from awa_py.model.names import check_queue
 from awa_py.model.rates import MAX_COUNT, Rate
 
@@ -38,10 +37,7 @@ parse_queue = as_usage_error(check_queue)
 
 @as_usage_error
 def parse_duration(text: str) -> timedelta:
-    duration = durations.parse(text)
-    if duration > MAX_DURATION:
-        raise typer.BadParameter(f'"{text}" is too long: the maximum is {MAX_DURATION.days} days')
-    return duration
+    return durations.parse(text)
 
 
 def parse_id(text: str) -> int:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from awa_py.durations import MAX_DURATION
 from awa_py.errors import UnknownQueue
-from awa_py.model.job import MAX_DURATION, State
+from awa_py.model.job import State
 from awa_py.model.rates import Rate
 from awa_py.store import queues as store
 from awa_py.store.queues import QueueRow, Setting

@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from uuid import UUID
 
+from awa_py.durations import MAX_DURATION
 from awa_py.errors import InvalidJob
-from awa_py.model.names import MAX_NAME_CHARACTERS, check_concurrency_key, check_kind, check_queue
+from awa_py.model.names import check_concurrency_key, check_kind, check_queue, check_tag, check_unique_key
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers know it without the package; typing has `default` since 3.13
@@ -23,9 +24,8 @@ else:
 MAX_ATTEMPTS = 32767
 MAX_CONCURRENCY = 32767
 DEFAULT_QUEUE = "default"
-# PostgreSQL's calendar goes on after the year 9999, Python's does not: a later time could be written, but not read.
-LAST_YEAR = 9000
-MAX_DURATION = timedelta(days=365_000)
+# Other times could be written, but not read: PostgreSQL's calendar is longer than Python's. As awa.is_time in SQL.
+FIRST_YEAR, LAST_YEAR = 1900, 9000
 
 
 class State(StrEnum):
@@ -95,8 +95,7 @@ class UniqueKey:
     states: tuple[State, ...] = UNFINISHED
 
     def __post_init__(self) -> None:
-        if not self.key or "\x00" in self.key or len(self.key) > 1000:
-            raise InvalidJob("a unique key has 1 to 1000 characters and no NUL character")
+        check_unique_key(self.key)
         if not self.states:
             raise InvalidJob("a unique key needs at least one state: set `states`, or leave it out")
 
@@ -134,10 +133,7 @@ class JobSpec:
         self._check_times()
         self._check_concurrency()
         for tag in self.tags:
-            if not isinstance(tag, str) or not tag or "\x00" in tag or len(tag) > MAX_NAME_CHARACTERS:
-                raise InvalidJob(
-                    f"{self.kind}: a tag is a string of 1 to {MAX_NAME_CHARACTERS} characters without NUL characters"
-                )
+            check_tag(self.kind, tag)
 
     def _check_times(self) -> None:
         if self.run_at is not None and self.delay is not None:
@@ -145,9 +141,9 @@ class JobSpec:
         for name, moment in (("run_at", self.run_at), ("deadline", self.deadline)):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidJob(f"{self.kind}: {name} has no timezone: use an aware datetime, e.g. datetime.now(UTC)")
-            if moment is not None and moment.year >= LAST_YEAR:
+            if moment is not None and not FIRST_YEAR <= moment.year < LAST_YEAR:
                 raise InvalidJob(
-                    f"{self.kind}: {name} is too far in the future: it must be before the year {LAST_YEAR}"
+                    f"{self.kind}: {name} must be between the years {FIRST_YEAR} and {LAST_YEAR}, not {moment.year}"
                 )
         for name, length in (("delay", self.delay), ("timeout", self.timeout)):
             if length is not None and length > MAX_DURATION:

@@ -1,9 +1,14 @@
-"""Rules for the names of kinds, queues, schedules and rate limits, and for concurrency keys."""
+"""Rules for the names of kinds, queues, schedules, rate limits and tags, and for keys.
+
+`schema/0001_baseline/00_values.sql` has the same rules for names that SQL writes.
+"""
 
 from awa_py.errors import InvalidJob
+from awa_py.text import is_plain
 
 MAX_NAME_CHARACTERS = 200
 MAX_KEY_CHARACTERS = 500
+MAX_UNIQUE_KEY_CHARACTERS = 1000
 
 
 def check_kind(kind: str) -> str:
@@ -20,8 +25,8 @@ def check_concurrency_key(kind: str, key: str) -> str:
     """Return `key` if it is a valid concurrency key, or raise InvalidJob. `kind` is for the message."""
     if not isinstance(key, str):
         raise InvalidJob(f"{kind}: concurrency_key is a string, not {type(key).__name__}")
-    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or "\x00" in key:
-        raise InvalidJob(f"{kind}: a concurrency key has 1 to {MAX_KEY_CHARACTERS} characters and no NUL character")
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or not is_plain(key):
+        raise InvalidJob(f"{kind}: a concurrency key has 1 to {MAX_KEY_CHARACTERS} characters, no control characters")
     return key
 
 
@@ -35,14 +40,30 @@ def check_rate_limit_name(name: str) -> str:
     return _check_name(name, "rate limit", forbidden="")
 
 
+def check_tag(kind: str, tag: str) -> str:
+    """Return `tag` if it is valid, or raise InvalidJob. `kind` is for the message."""
+    if not isinstance(tag, str) or not tag.strip(" ") or len(tag) > MAX_NAME_CHARACTERS or not is_plain(tag):
+        raise InvalidJob(
+            f"{kind}: a tag is a string of 1 to {MAX_NAME_CHARACTERS} characters without control characters"
+        )
+    return tag
+
+
+def check_unique_key(key: str) -> str:
+    """Return `key` if it is a valid unique key, or raise InvalidJob."""
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_UNIQUE_KEY_CHARACTERS or not is_plain(key):
+        raise InvalidJob(f"a unique key has 1 to {MAX_UNIQUE_KEY_CHARACTERS} characters, no control characters")
+    return key
+
+
 def _check_name(name: object, role: str, *, forbidden: str) -> str:
     if not isinstance(name, str):
         raise InvalidJob(f"{role} {name!r}: a {role}'s name is a string")
-    if not name.strip():
+    if not name.strip(" "):
         raise InvalidJob(f"a {role}'s name cannot be empty")
     if len(name) > MAX_NAME_CHARACTERS:
         raise InvalidJob(f'{role} "{name[:40]}…": a {role}\'s name has at most {MAX_NAME_CHARACTERS} characters')
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+    if not is_plain(name):
         raise InvalidJob(f"{role} {name!r}: a {role}'s name cannot contain control characters")
     if "," in forbidden and "," in name:
         raise InvalidJob(f'{role} "{name}": a {role}\'s name cannot contain a comma')

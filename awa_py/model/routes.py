@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from awa_py.errors import ConfigError
 from awa_py.model.job import DEFAULT_QUEUE
 from awa_py.model.names import MAX_NAME_CHARACTERS, check_queue
+from awa_py.text import is_plain
 
 
 class Routes:
@@ -41,6 +42,6 @@ def check_pattern(pattern: str) -> str:
         raise ConfigError(f'route "{pattern}": a star is allowed only at the end of a pattern, e.g. "gh_*"')
     if len(pattern) > MAX_NAME_CHARACTERS:
         raise ConfigError(f'route "{pattern[:40]}…": a pattern has at most {MAX_NAME_CHARACTERS} characters')
-    if any(ord(character) < 32 or ord(character) == 127 for character in pattern):
+    if not is_plain(pattern):
         raise ConfigError(f"route {pattern!r}: a pattern cannot contain control characters")
     return pattern

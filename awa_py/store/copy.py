@@ -175,5 +175,5 @@ def _refused_job(error: Exception, jobs: Sequence[NewJob], copied: Container[int
 
 
 def _line_breaks(job: NewJob) -> int:
-    """Return the number of line breaks in the job's tags, key and arguments. JSON written by hand may have some."""
-    return sum(text.count("\n") for text in (job.args_json, job.concurrency_key or "", *job.spec.tags))
+    """Return the number of line breaks in the job's arguments. JSON written by hand may have some."""
+    return job.args_json.count("\n")

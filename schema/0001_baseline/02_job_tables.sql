@@ -4,34 +4,40 @@
 CREATE SEQUENCE awa.job_id;
 CREATE SEQUENCE awa.pos;
 
--- The columns that all five tables share. The tables copy them with LIKE, and this table is dropped below.
+-- The columns that all five tables share, and their rules. The tables copy them with LIKE. This table stays empty:
+-- awa.discard_invalid_jobs reads the rules from it, also those that a job table has lost.
 CREATE TABLE awa.job_columns (
     id                bigint      NOT NULL DEFAULT nextval('awa.job_id'),
     created_at        timestamptz NOT NULL DEFAULT now(),
     run_at            timestamptz NOT NULL DEFAULT now(),
     expires_at        timestamptz,                      -- the job's deadline: after it, the job fails
-    timeout           interval    CONSTRAINT timeout_is_positive CHECK (timeout > '0'),  -- of each attempt
+    timeout           interval    CONSTRAINT timeout_is_positive_and_below_1000_years  -- of each attempt
+                                  CHECK (timeout > '0' AND awa.is_duration(timeout)),
     parent_id         bigint,
-    lease             int         NOT NULL DEFAULT 0 CONSTRAINT lease_is_counted CHECK (lease >= 0),
+    lease             int         NOT NULL DEFAULT 0 CONSTRAINT lease_is_counted  -- a claim adds 1
+                                  CHECK (lease >= 0 AND lease < 2147483647),
     priority          smallint    NOT NULL DEFAULT 2 CONSTRAINT priority_is_1_to_4 CHECK (priority BETWEEN 1 AND 4),
     attempt           smallint    NOT NULL DEFAULT 0 CONSTRAINT attempt_is_counted CHECK (attempt >= 0),
     max_attempts      smallint    NOT NULL DEFAULT 25 CONSTRAINT max_attempts_is_positive CHECK (max_attempts >= 1),
-    rescues           smallint    NOT NULL DEFAULT 0,   -- attempts that ended because the worker died
+    rescues           smallint    NOT NULL DEFAULT 0 CONSTRAINT rescues_are_counted  -- attempts whose worker died
+                                  CHECK (rescues >= 0 AND rescues < 32767),
     concurrency_limit smallint,                         -- of jobs with the concurrency_key, running at once
     ordered           boolean,                          -- jobs with the concurrency_key run one at a time, by id
-    kind              text        NOT NULL CONSTRAINT kind_is_a_name CHECK (length(kind) BETWEEN 1 AND 200),
-    queue             text        NOT NULL DEFAULT 'default' CONSTRAINT queue_is_a_name
-                                  CHECK (length(queue) BETWEEN 1 AND 200 AND queue !~ '[,[:cntrl:]]'),
+    kind              text        NOT NULL CONSTRAINT kind_is_a_name CHECK (awa.is_name(kind)),
+    queue             text        NOT NULL DEFAULT 'default'
+                                  CONSTRAINT queue_is_a_name CHECK (awa.is_queue_name(queue)),
     args              jsonb       NOT NULL DEFAULT '{}'
                                   CONSTRAINT args_is_an_object CHECK (jsonb_typeof(args) = 'object'),
     metadata          jsonb       CONSTRAINT metadata_is_an_object CHECK (jsonb_typeof(metadata) = 'object'),
-    tags              text[],
-    unique_key        text,
-    concurrency_key   text        COLLATE "C" CONSTRAINT key_is_a_name CHECK (length(concurrency_key) BETWEEN 1 AND 500),
+    tags              text[]      CONSTRAINT tags_are_names CHECK (awa.are_names(tags)),
+    unique_key        text        CONSTRAINT unique_key_is_a_name
+                                  CHECK (length(unique_key) BETWEEN 1 AND 1000 AND awa.is_plain(unique_key)),
+    concurrency_key   text        COLLATE "C" CONSTRAINT key_is_a_name
+                                  CHECK (length(concurrency_key) BETWEEN 1 AND 500 AND awa.is_plain(concurrency_key)),
     errors            jsonb       CONSTRAINT errors_is_a_list CHECK (jsonb_typeof(errors) = 'array'),
     progress          jsonb,
-    -- Python cannot read later times.
-    CONSTRAINT times_are_in_the_calendar CHECK (run_at < '9999-12-31' AND expires_at < '9999-12-31'),
+    CONSTRAINT times_are_between_1900_and_9000
+        CHECK (awa.is_time(created_at) AND awa.is_time(run_at) AND awa.is_time(expires_at)),
     CONSTRAINT key_is_whole CHECK ((concurrency_key IS NULL) = (concurrency_limit IS NULL)
                                    AND (concurrency_key IS NULL) = (ordered IS NULL)),
     CONSTRAINT concurrency_limit_is_positive CHECK (concurrency_limit >= 1 AND (NOT ordered OR concurrency_limit = 1))
@@ -53,7 +59,8 @@ CREATE INDEX scheduled_ordered ON awa.scheduled (concurrency_key, id) WHERE orde
 CREATE TABLE awa.ready (
     LIKE awa.job_columns INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
     pos        bigint      NOT NULL DEFAULT nextval('awa.pos'),
-    entered_at timestamptz NOT NULL DEFAULT now(),      -- when it got its priority; aging raises it after a while
+    entered_at timestamptz NOT NULL DEFAULT now()       -- when it got its priority; aging raises it after a while
+                           CONSTRAINT entered_at_is_between_1900_and_9000 CHECK (awa.is_time(entered_at)),
     CONSTRAINT an_attempt_is_left CHECK (attempt < max_attempts),
     PRIMARY KEY (id)
 );
@@ -79,6 +86,9 @@ CREATE TABLE awa.running (
     claim_number        bigint,
     CONSTRAINT attempts_are_within_bounds CHECK (attempt BETWEEN 1 AND max_attempts),
     CONSTRAINT lease_is_held CHECK (lease >= 1),
+    CONSTRAINT own_times_are_between_1900_and_9000
+        CHECK (awa.is_time(attempted_at) AND awa.is_time(heartbeat_at) AND awa.is_time(deadline_at)
+               AND awa.is_time(cancel_requested_at)),
     CONSTRAINT counted_jobs_have_a_number
         CHECK (claim_number IS NOT NULL OR NOT (limited OR concurrency_key IS NOT NULL)),
     PRIMARY KEY (id)
@@ -112,8 +122,6 @@ CREATE TABLE awa.dead (
 );
 CREATE INDEX dead_finalized_at ON awa.dead (finalized_at);
 CREATE INDEX dead_queue ON awa.dead (queue);
-
-DROP TABLE awa.job_columns;
 
 -- The children of a job. Jobs without a parent are not in these indexes.
 CREATE INDEX scheduled_parent ON awa.scheduled (parent_id) WHERE parent_id IS NOT NULL;

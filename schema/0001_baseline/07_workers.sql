@@ -2,21 +2,23 @@
 
 CREATE TABLE awa.workers (
     id           uuid        PRIMARY KEY,
-    hostname     text        NOT NULL,
+    hostname     text        NOT NULL CONSTRAINT hostname_is_plain CHECK (awa.is_plain(hostname)),
     pid          int         NOT NULL,
-    version      text        NOT NULL,
-    queues       text[]      NOT NULL,
-    kinds        text[]      NOT NULL,
+    version      text        NOT NULL CONSTRAINT version_is_plain CHECK (awa.is_plain(version)),
+    queues       text[]      NOT NULL CONSTRAINT queues_are_names CHECK (awa.are_names(queues)),
+    kinds        text[]      NOT NULL CONSTRAINT kinds_are_names CHECK (awa.are_names(kinds)),
     concurrency  int         NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT now(),
     heartbeat_at timestamptz NOT NULL DEFAULT now(),
-    label        text,                               -- NULL: the worker is shown by its id
+    label        text        CONSTRAINT label_is_a_name CHECK (awa.is_name(label)),  -- NULL: it is shown by its id
     limits       int[]       NOT NULL DEFAULT '{}',  -- the slots of each of its queues
     quiet        boolean     NOT NULL DEFAULT false, -- claims nothing, and finishes what runs
     stopping     boolean     NOT NULL DEFAULT false, -- was told to stop, or drains
     -- The start time of the server on which the worker's session holds its advisory lock; NULL: it holds none. If that
     -- is the current server and the lock is free, the session has ended.
-    locked_on    timestamptz
+    locked_on    timestamptz,
+    CONSTRAINT times_are_between_1900_and_9000
+        CHECK (awa.is_time(started_at) AND awa.is_time(heartbeat_at) AND awa.is_time(locked_on))
 ) WITH (fillfactor = 50);  -- every row is updated every two seconds, in place
 
 -- A worker's share of a queue's max_workers, as the leader split it.
@@ -32,10 +34,11 @@ CREATE INDEX slots_worker ON awa.slots (worker_id);
 CREATE TABLE awa.leader (
     singleton   boolean     PRIMARY KEY DEFAULT true CONSTRAINT there_is_one CHECK (singleton),
     worker_id   uuid,
-    hostname    text,
+    hostname    text        CONSTRAINT hostname_is_plain CHECK (awa.is_plain(hostname)),
     pid         int,
-    epoch       bigint      NOT NULL DEFAULT 0,
-    elected_at  timestamptz
+    epoch       bigint      NOT NULL DEFAULT 0 CONSTRAINT epoch_is_counted  -- an election adds 1
+                            CHECK (epoch >= 0 AND epoch < 9223372036854775807),
+    elected_at  timestamptz CONSTRAINT elected_at_is_between_1900_and_9000 CHECK (awa.is_time(elected_at))
 );
 INSERT INTO awa.leader DEFAULT VALUES;
 

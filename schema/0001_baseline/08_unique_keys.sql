@@ -2,10 +2,12 @@
 -- passed. The next enqueue with the key takes it over; the leader deletes the others.
 
 CREATE TABLE awa.unique_keys (
-    key        text   COLLATE "C" PRIMARY KEY,
+    key        text   COLLATE "C" PRIMARY KEY CONSTRAINT key_is_a_name
+                      CHECK (length(key) BETWEEN 1 AND 1000 AND awa.is_plain(key)),
     job_id     bigint NOT NULL,
-    expires_at timestamptz,
-    states     text[] NOT NULL
+    expires_at timestamptz CONSTRAINT expires_at_is_between_1900_and_9000 CHECK (awa.is_time(expires_at)),
+    states     text[] NOT NULL CONSTRAINT states_are_states CHECK (states <@ '{scheduled,available,running,retryable,
+                                                                             waiting,completed,failed,cancelled}'::text[])
 );
 
 -- Acquire unique keys: write the rows whose keys no other job holds. Return the holder of each key, by key.

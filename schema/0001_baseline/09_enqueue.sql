@@ -1,5 +1,36 @@
 -- Enqueue jobs, in the caller's transaction.
 
+-- Return the value, or refuse it with a sentence. The tables refuse it too, but only name the rule.
+CREATE FUNCTION awa.check_duration(name text, value interval) RETURNS interval
+LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF awa.is_duration(value) IS NOT TRUE OR (name = 'timeout' AND value = interval '0') THEN
+        RAISE check_violation USING MESSAGE = format(
+            '%s is %s: it must be %s and at most 365000 days', name, value,
+            CASE name WHEN 'timeout' THEN 'longer than 0' ELSE '0 or longer' END);
+    END IF;
+    RETURN value;
+END $$;
+
+CREATE FUNCTION awa.check_time(name text, value timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT awa.is_time(value) THEN
+        RAISE check_violation USING MESSAGE = format(
+            '%s is %s: it must be between the years 1900 and 9000', name, value);
+    END IF;
+    RETURN value;
+END $$;
+
+-- Volatile, so that it is not called before a name is known to be wrong.
+CREATE FUNCTION awa.refuse_name(role text) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE check_violation USING MESSAGE = format(
+        'this is not the name of a %s: it must have 1 to 200 characters, and no control characters%s', role,
+        CASE role WHEN 'queue' THEN ' or commas' ELSE '' END);
+END $$;
+
 -- Enqueue a JSON array of objects. Each has `kind`, and any of: args, queue, priority, run_at, delay, max_attempts,
 -- timeout, deadline, tags, metadata, parent_id, unique_key, unique_for, unique_states, concurrency_key,
 -- concurrency_limit, ordered, default_queue. A job without a queue goes to the queue of its route, else to
@@ -27,12 +58,18 @@ BEGIN
     ),
     input AS MATERIALIZED (
         SELECT j.ordinality AS n, nextval('awa.job_id') AS id, now() AS created_at, 0::smallint AS rescues,
-               NULL::jsonb AS progress, j.kind,
-               coalesce(j.queue, (SELECT by_kind FROM routes) ->> j.kind, j.default_queue, 'default') AS queue,
+               NULL::jsonb AS progress,
+               CASE WHEN awa.is_name(j.kind) IS FALSE THEN awa.refuse_name('kind') ELSE j.kind END AS kind,
+               CASE WHEN awa.is_queue_name(j.queue) IS FALSE THEN awa.refuse_name('queue')
+                    ELSE coalesce(j.queue, (SELECT by_kind FROM routes) ->> j.kind, j.default_queue, 'default') END AS queue,
                coalesce(j.priority, 2::smallint) AS priority, coalesce(j.args, '{}') AS args,
-               coalesce(j.run_at, now() + coalesce(j.delay, '0')) AS run_at,
-               coalesce(j.max_attempts, 25::smallint) AS max_attempts, j.timeout, j.deadline AS expires_at, j.tags,
-               j.metadata, j.parent_id, j.unique_key, j.unique_for,
+               coalesce(awa.check_time('run_at', j.run_at),
+                        now() + coalesce(awa.check_duration('delay', j.delay), '0')) AS run_at,
+               coalesce(j.max_attempts, 25::smallint) AS max_attempts,
+               awa.check_duration('timeout', j.timeout) AS timeout,
+               awa.check_time('deadline', j.deadline) AS expires_at, j.tags,
+               j.metadata, j.parent_id, j.unique_key,
+               awa.check_duration('unique_for', j.unique_for) AS unique_for,
                coalesce(j.unique_states, '{scheduled,available,running,retryable,waiting}') AS unique_states,
                j.concurrency_key,
                CASE WHEN j.concurrency_key IS NOT NULL THEN coalesce(j.concurrency_limit, 1::smallint) END

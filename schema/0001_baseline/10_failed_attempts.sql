@@ -1,13 +1,14 @@
 -- End failed attempts.
 
--- Return the list of errors with one more entry. It keeps the last 32. `worker` ran the attempt; NULL: no attempt ran.
--- `details` has more fields of the entry, e.g. the traceback.
+-- Return the list of errors with one more entry. It keeps the last 32. What is not a list is replaced.
+-- `worker` ran the attempt; NULL: no attempt ran. `details` has more fields of the entry, e.g. the traceback.
 CREATE FUNCTION awa.append_error(
     errors jsonb, attempt int, error text, worker uuid DEFAULT NULL, details jsonb DEFAULT NULL
 ) RETURNS jsonb LANGUAGE sql STABLE
 BEGIN ATOMIC
-    SELECT CASE WHEN jsonb_array_length(coalesce(errors, '[]')) >= 32 THEN errors - 0
-                ELSE coalesce(errors, '[]') END
+    SELECT CASE WHEN jsonb_typeof(errors) IS DISTINCT FROM 'array' THEN '[]'
+                WHEN jsonb_array_length(errors) >= 32 THEN errors - 0
+                ELSE errors END
            || (coalesce(details, '{}')
                || jsonb_build_object('attempt', attempt, 'at', now(), 'error', error)
                || jsonb_strip_nulls(jsonb_build_object(
@@ -64,7 +65,7 @@ BEGIN
     ),
     retried AS (
         INSERT INTO awa.scheduled (state, {carried without rescues}, rescues, run_at, errors, attempt, lease)
-        SELECT 'retryable', {carried without rescues}, rescues + crashed::int, next_run,
+        SELECT 'retryable', {carried without rescues}, least(rescues + crashed::int, 32766), next_run,
                awa.append_error(errors, attempt, error, worker_id, details), attempt, lease
         FROM decided WHERE retry
     ),
@@ -72,7 +73,7 @@ BEGIN
         INSERT INTO awa.dead (state, {carried without rescues}, rescues, run_at, errors, attempt, lease, worker_id,
                               attempted_at)
         SELECT CASE WHEN cancel_requested_at IS NULL THEN 'failed' ELSE 'cancelled' END,
-               {carried without rescues}, rescues + crashed::int, run_at,
+               {carried without rescues}, least(rescues + crashed::int, 32766), run_at,
                awa.append_error(errors, attempt,
                                 CASE WHEN cancel_requested_at IS NULL THEN error ELSE 'cancelled by user' END,
                                 worker_id, CASE WHEN cancel_requested_at IS NULL THEN details END),

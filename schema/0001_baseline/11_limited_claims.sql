@@ -9,7 +9,7 @@ CREATE SEQUENCE awa.claim_number;
 -- one. A scope is a queue, or '' for the concurrency keys of all queues.
 CREATE TABLE awa.claim_marks (
     scope text     COLLATE "C",
-    mark  bigint,
+    mark  bigint   CONSTRAINT mark_is_counted CHECK (mark BETWEEN 0 AND 1000000000000000000),
     known bigint[] NOT NULL,
     PRIMARY KEY (scope, mark)
 );

@@ -17,7 +17,7 @@ END;
 -- A wait is the time from due to claimed, of the last attempt; a run the time from claimed to ended. Percentiles are in
 -- seconds. `waits` and `runs` are the counts that they were computed from: pairs of a latency bucket and its count.
 CREATE TABLE awa.metric_buckets (
-    at        timestamptz NOT NULL,
+    at        timestamptz NOT NULL CONSTRAINT at_is_between_1900_and_9000 CHECK (awa.is_time(at)),
     queue     text        NOT NULL,
     kind      text        NOT NULL,
     completed int         NOT NULL,

@@ -265,10 +265,8 @@ class TestDisabled:
             ({"timezone": ""}, "unknown"),
             ({"timezone": "../../etc/passwd"}, "unknown"),
             ({"timezone": "Europe/Zürich"}, "unknown"),
-            ({"kind": ""}, "kind_is_a_name"),
             ({"options": '{"priority": 9}'}, "priority_is_1_to_4"),
             ({"options": '{"max_attempts": "many"}'}, "smallint"),
-            ({"options": "[]"}, ""),
         ],
     )
     async def test_invalid_schedule_is_disabled_and_does_not_affect_the_others(  # A8

@@ -131,8 +131,8 @@ class TestSchema:
         ("damage", "about"),
         [
             ("DROP TABLE awa.cron", "table cron"),
-            ("ALTER TABLE awa.workers DROP COLUMN version", "column workers.version"),
-            ("ALTER TABLE awa.workers ALTER pid TYPE bigint", "column workers.pid"),
+            ("ALTER TABLE awa.workers DROP COLUMN concurrency", "column workers.concurrency"),
+            ("ALTER TABLE awa.leader ALTER pid TYPE bigint", "column leader.pid"),
             ("ALTER TABLE awa.ready ALTER pos DROP DEFAULT", "column ready.pos"),
             (
                 "DROP FUNCTION awa.create_day_partitions",

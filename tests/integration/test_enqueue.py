@@ -393,7 +393,7 @@ class TestRefused:
             ("work", {"tags": [1]}, "work: a tag is a string"),
             ("work", {"metadata": {"x": math.nan}}, "work: metadata.x: NaN is not JSON"),
             ("work", {"metadata": {"x": "\x00"}}, "cannot be stored in PostgreSQL"),
-            ("work", {"unique": Unique(key="a\x00")}, "a unique key has 1 to 1000 characters and no NUL"),
+            ("work", {"unique": Unique(key="a\x00")}, "a unique key has 1 to 1000 characters, no control"),
             ("work", {"unique": Unique(states=["asleep"])}, "'asleep' is not a state"),
             ("work", {"unique": Unique(states=[])}, "at least one state"),
         ],
@@ -504,6 +504,10 @@ class TestConstraints:
             ("(name, backoff_base) VALUES ('q', '0')", "backoff_base_is_positive"),
             ("(name, completed_retention) VALUES ('q', '-1 s')", "completed_retention_is_not_negative"),
             ("(name, paused_until) VALUES ('q', now())", "only_a_pause_has_an_end"),
+            ("(name, timeout) VALUES ('q', '3000000 years')", "timeout_is_positive_and_below_1000_years"),
+            ("(name, rate_tokens) VALUES ('q', '-Infinity')", "rate_tokens_are_a_number"),
+            ("(name, rate_tokens) VALUES ('q', 'NaN')", "rate_tokens_are_a_number"),
+            ("(name, throttled_until) VALUES ('q', 'infinity')", "times_are_between_1900_and_9000"),
         ]:
             with pytest.raises(asyncpg.CheckViolationError, match=rule):
                 await session.connection.execute(f"INSERT INTO awa.queues {columns}")
@@ -511,9 +515,26 @@ class TestConstraints:
     async def test_sql_enqueue_refuses_an_invalid_job(self, session: Session) -> None:
         for call, rule in [
             ("'work', priority => 9", "priority_is_1_to_4"),
-            ("'', '{}'", "kind_is_a_name"),
+            ("'', '{}'", "not the name of a kind: it must have 1 to 200 characters, and no control characters"),
+            ("'a' || chr(8238)", "not the name of a kind"),
             ("'work', '[1]'", "args_is_an_object"),
-            ("'work', queue => 'a,b'", "queue_is_a_name"),
+            ("'work', queue => 'a,b'", "not the name of a queue: .* no control characters or commas"),
+            ("'work', tags => ARRAY['a' || chr(10)]", "tags_are_names"),
+            ("'work', unique_key => chr(27) || '[2J'", "key_is_a_name"),
+            ("'work', concurrency_key => chr(8294)", "key_is_a_name"),
+            (
+                "'work', timeout => '290000 years'",
+                "timeout is 290000 years: it must be longer than 0 and at most 365000",
+            ),
+            ("'work', timeout => '0'", "timeout is 00:00:00: it must be longer than 0"),
+            ("'work', timeout => '5000000 years -1799999999 days'", "timeout is"),
+            ("'work', delay => '-1 s'", "delay is -00:00:01: it must be 0 or longer and at most 365000 days"),
+            ("'work', delay => '3000000 years'", "delay is 3000000 years"),
+            ("'work', run_at => '4000-01-01 BC'", "run_at is .* BC: it must be between the years 1900 and 9000"),
+            ("'work', run_at => '-infinity'", "run_at is -infinity"),
+            ("'work', deadline => 'infinity'", "deadline is infinity: it must be between the years 1900 and 9000"),
+            ("'work', unique_key => 'k', unique_for => '3000000 years'", "unique_for is 3000000 years"),
+            ("'work', unique_key => 'k', unique_states => '{nowhere}'", "states_are_states"),
         ]:
             with pytest.raises(asyncpg.CheckViolationError, match=rule):
                 await session.connection.execute(f"SELECT awa.enqueue({call})")

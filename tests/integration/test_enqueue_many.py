@@ -91,7 +91,7 @@ async def test_returned_jobs_equal_the_stored_jobs(app: App) -> None:
         "max_attempts": 3,
         "timeout": "90s",
         "deadline": LATER + timedelta(days=1),
-        "tags": ["a", 'quoted "b"', "back\\slash", "comma, {brace}", "\x01\x02\n", "NULL"],
+        "tags": ["a", 'quoted "b"', "back\\slash", "comma, {brace}", "NULL"],
         "metadata": {"trace": {"id": "\u2713 \\ \" '"}},
         "parent_id": 99,
     }

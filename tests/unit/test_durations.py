@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from awa_py import durations
+from awa_py.durations import MAX_DURATION
 from awa_py.errors import InvalidDuration
-
-MAX_DURATION = timedelta.max
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ MAX_DURATION = timedelta.max
         ("1.5", timedelta(seconds=1.5)),
         ("007s", timedelta(seconds=7)),
         ("  10m\n", timedelta(minutes=10)),
-        ("999999999d", timedelta(days=999_999_999)),
+        ("365000d", timedelta(days=365_000)),
         (0, timedelta(0)),
         (90, timedelta(seconds=90)),
         (0.25, timedelta(milliseconds=250)),
@@ -106,11 +105,11 @@ def test_parse_rejects_text_with_a_minus_sign() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["1000000000d", "999999999d24h", "9" * 5000, "9" * 5000 + "d", 10**15, 10**5000, -(10**5000), 1e300],
+    ["365001d", "999999999d24h", "9" * 5000, "9" * 5000 + "d", 10**15, 10**5000, -(10**5000), 1e300],
     ids=["days", "sum", "seconds text", "days text", "int", "huge int", "huge negative int", "float"],
 )
-def test_parse_rejects_durations_that_overflow(value: durations.Duration) -> None:
-    with pytest.raises(InvalidDuration, match="is too long: a duration is at most 999999999 days") as error:
+def test_parse_rejects_durations_that_are_too_long(value: durations.Duration) -> None:
+    with pytest.raises(InvalidDuration, match="is too long: a duration is at most 365000 days") as error:
         durations.parse(value)
     assert len(str(error.value)) < 140
 
@@ -141,7 +140,7 @@ def test_text_is_the_short_form(value: timedelta, expected: str) -> None:
     assert durations.text(value) == expected
 
 
-@given(st.timedeltas(min_value=timedelta(0)))
+@given(st.timedeltas(min_value=timedelta(0), max_value=MAX_DURATION))
 @example(MAX_DURATION)
 @example(timedelta(microseconds=1))
 def test_parse_reads_back_the_text_exactly(value: timedelta) -> None:

@@ -44,7 +44,7 @@ def test_new_job_has_the_defaults() -> None:
         ({"deadline": NOON.replace(tzinfo=None)}, "work: deadline has no timezone"),
         ({"timeout": timedelta(0)}, "work: timeout must be longer than 0"),
         ({"tags": ["ok", ""]}, "work: a tag is a string"),
-        ({"tags": ["x" * 201]}, "a tag is a string of 1 to 200 characters without NUL"),
+        ({"tags": ["x" * 201]}, "a tag is a string of 1 to 200 characters without control"),
     ],
 )
 def test_invalid_job_is_rejected_with_the_reason(fields: dict[str, Any], message: str) -> None:

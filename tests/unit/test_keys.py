@@ -40,9 +40,9 @@ def test_error_names_the_missing_argument() -> None:
         KeyTemplate("work", "c:{other}").fill('{"id":1}')
 
 
-@pytest.mark.parametrize("value", ["", "x" * 501, "a\x00b"])
+@pytest.mark.parametrize("value", ["", "x" * 501, "a\x00b", "a\nb"])
 def test_key_has_a_maximum_length(value: str) -> None:
-    message = "work: a concurrency key has 1 to 500 characters and no NUL character"
+    message = "work: a concurrency key has 1 to 500 characters, no control characters"
     for make in (
         lambda: NewJob(kind="work", concurrency_key=value),
         lambda: App().new("work", {"x": 1}, concurrency_key=value),
