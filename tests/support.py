@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from awa_py import App, Context, Job, NewJob, Settings, State
 from awa_py.db.database import Database
 from awa_py.db.types import Connection, Record
-from awa_py.store import enqueue, jobs
+from awa_py.store import election, enqueue, jobs
 from awa_py.store.claim import PRIORITIES, Claimant, claim_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
@@ -183,6 +183,21 @@ async def another_session(database: Database, role: str = "test", **settings: st
         yield Session(connection, database.schema)
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def leading(database: Database, *, since_s: float) -> AsyncIterator[Session]:
+    """Open a session that has led for this long."""
+    async with another_session(database, "leader") as leader:
+        await lead(leader, since_s=since_s)
+        yield leader
+
+
+async def lead(session: Session, *, since_s: float) -> None:
+    """Make the session the leader's, elected this long ago."""
+    assert await election.try_lead(session)
+    await election.record_election(session, worker_id=uuid4(), hostname="h", pid=1)
+    await session.connection.execute("UPDATE awa.leader SET elected_at = now() - $1::interval", seconds(since_s))
 
 
 @asynccontextmanager

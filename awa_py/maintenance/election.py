@@ -21,6 +21,7 @@ from awa_py.errors import NotPermitted, SchemaError
 from awa_py.maintenance.cron import sync
 from awa_py.maintenance.loop import MaintenanceLoop
 from awa_py.maintenance.queue_gauges import QueueGauges
+from awa_py.maintenance.rescue import Watch
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.model.registry import CronDefinition
 from awa_py.observability.checks import HealthCheck, problems
@@ -142,7 +143,7 @@ class Candidate:
             self._log_throttle.log(logging.WARNING, "frozen", message, describe(error))
 
     async def _lead(self, session: Session) -> None:
-        tasks = all_tasks(self._settings, self._schedules, self._metrics)
+        tasks = all_tasks(self._settings, self._schedules, self._metrics, watch=Watch())
         loop = self._loop = MaintenanceLoop(tasks, self._metrics, batch_timeout_s=self._answer_timeout_s)
         session.connection.add_termination_listener(lambda _: loop.handle_session_end())
         try:

@@ -1,9 +1,15 @@
-"""Rescue running jobs whose worker died and attempts that overran their deadline."""
+"""Rescue running jobs whose worker died and attempts that overran their deadline.
+
+While the database is away, workers can neither renew leases nor write the outcomes that they hold in memory. So the
+leader counts only the silence that it has watched itself.
+"""
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics, Reason
@@ -18,11 +24,33 @@ JOBS_PER_BATCH = 500
 MAX_GONE_CHECKS = 5  # within the time in which a worker whose session has ended may come back
 
 
-async def rescue_stale(session: Session, *, staleness: timedelta, metrics: Metrics) -> TaskResult:
-    """Move running jobs with a stale heartbeat to retryable or failed."""
-    rescued = await maintenance.rescue_stale_jobs(session, staleness=staleness, limit=JOBS_PER_BATCH)
-    _report(rescued, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
-    return TaskResult(len(rescued), has_more=len(rescued) == JOBS_PER_BATCH)
+@dataclass(slots=True)
+class Watch:
+    """What a leader has seen of the workers, on one session that did not break. It begins with the election."""
+
+    began_at: float = field(default_factory=time.monotonic)
+    looked_at: datetime | None = None  # for stale jobs, by the database's clock
+
+    @property
+    def duration(self) -> timedelta:
+        return timedelta(seconds=time.monotonic() - self.began_at)
+
+
+async def rescue_stale(
+    session: Session, *, staleness: timedelta, metrics: Metrics, watch: Watch | None = None
+) -> TaskResult:
+    """Move running jobs with a stale heartbeat to retryable or failed. Without a watch, wait for nothing."""
+    stale = await maintenance.rescue_stale_jobs(
+        session,
+        staleness=staleness,
+        limit=JOBS_PER_BATCH,
+        watched=watch.duration if watch else None,
+        looked_at=watch.looked_at if watch else None,
+    )
+    if watch is not None:
+        watch.looked_at = stale.looked_at
+    _report(stale.jobs, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
+    return TaskResult(len(stale.jobs), has_more=len(stale.jobs) == JOBS_PER_BATCH)
 
 
 async def rescue_gone(session: Session, *, gone_after: timedelta, metrics: Metrics) -> TaskResult:
@@ -37,9 +65,17 @@ async def rescue_gone(session: Session, *, gone_after: timedelta, metrics: Metri
     return TaskResult(len(lost.jobs) + lost.removed_workers, has_more=has_more, interval_s=interval_s)
 
 
-async def rescue_overdue(session: Session, *, metrics: Metrics) -> TaskResult:
-    """Move running jobs past their deadline to retryable or failed, and jobs that expired before a start to failed."""
-    rescued = await maintenance.rescue_overdue_jobs(session, limit=JOBS_PER_BATCH)
+async def rescue_overdue(
+    session: Session, *, staleness: timedelta, metrics: Metrics, watch: Watch | None = None
+) -> TaskResult:
+    """Move running jobs past their deadline to retryable or failed, and jobs that expired before a start to failed.
+
+    A running job may have ended in time, with an outcome that its worker could not write. So the leader must have
+    watched for the staleness. The worker itself ends an attempt at its deadline.
+    """
+    rescued: list[RescuedJob] = []
+    if watch is None or watch.duration >= staleness:
+        rescued = await maintenance.rescue_overdue_jobs(session, limit=JOBS_PER_BATCH)
     _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
     expired = await maintenance.fail_expired_jobs(session, limit=JOBS_PER_BATCH)
     for queue, jobs in expired.items():

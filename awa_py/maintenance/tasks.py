@@ -9,7 +9,7 @@ from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rebalance import Rebalance
-from awa_py.maintenance.rescue import rescue_gone, rescue_overdue, rescue_stale
+from awa_py.maintenance.rescue import Watch, rescue_gone, rescue_overdue, rescue_stale
 from awa_py.maintenance.rollup import RollUp
 from awa_py.maintenance.task import Task, TaskResult
 from awa_py.maintenance.unserved import Unserved
@@ -19,12 +19,14 @@ from awa_py.settings import Settings
 from awa_py.store.session import Session
 
 
-def all_tasks(settings: Settings, schedules: Sequence[CronDefinition], metrics: Metrics) -> list[Task]:
-    """Return the leader's tasks, in the order of their first run."""
+def all_tasks(
+    settings: Settings, schedules: Sequence[CronDefinition], metrics: Metrics, *, watch: Watch | None = None
+) -> list[Task]:
+    """Return the leader's tasks, in the order of their first run. Without a watch, rescues wait for nothing."""
     staleness = settings.heartbeat_staleness
-    stale = partial(rescue_stale, staleness=staleness, metrics=metrics)
+    stale = partial(rescue_stale, staleness=staleness, metrics=metrics, watch=watch)
     gone = partial(rescue_gone, gone_after=settings.gone_after, metrics=metrics)
-    overdue = partial(rescue_overdue, metrics=metrics)
+    overdue = partial(rescue_overdue, staleness=staleness, metrics=metrics, watch=watch)
     cron_sync = partial(sync, definitions=schedules)
     cleanup = Cleanup(
         completed_retention=settings.completed_retention,

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from awa_py.db.types import Record
 from awa_py.model.job import Job, State
+from awa_py.store.election import lock_key
 from awa_py.store.finish import release_jobs
 from awa_py.store.rows import job_from
 from awa_py.store.session import Session
@@ -116,8 +117,9 @@ async def find_skipped_jobs(
 async def take_over_jobs(
     session: Session, claimant: Claimant, *, queues: Sequence[str], staleness: timedelta, limit: int
 ) -> list[Record]:
-    """Move stale jobs of dead workers to this worker."""
-    return await session.fetch("take_over_jobs", queues, claimant.kinds, staleness, limit, claimant.worker_id)
+    """Move stale jobs of dead workers to this worker, if a leader has watched them for the staleness."""
+    key = lock_key(session.schema)
+    return await session.fetch("take_over_jobs", queues, claimant.kinds, staleness, limit, claimant.worker_id, key)
 
 
 async def release_orphans(session: Session, *, worker_id: UUID, known: Sequence[int]) -> int:

@@ -29,6 +29,14 @@ class RescuedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StaleJobs:
+    """Jobs that were taken from workers that are presumed dead."""
+
+    jobs: list[RescuedJob]
+    looked_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LostJobs:
     """Jobs that were taken from workers whose session ended."""
 
@@ -59,22 +67,29 @@ async def promote_jobs_since(session: Session, since: datetime | None, *, limit:
     return Promoted(jobs=row["promoted"], next_s=row["next_s"], settled_until=row["settled_until"])
 
 
-async def rescue_stale_jobs(session: Session, *, staleness: timedelta, limit: int) -> list[RescuedJob]:
-    """End attempts whose heartbeat is stale: running → retryable or failed."""
-    return _rescued(await session.fetch("rescue_stale_jobs", staleness, limit))
+async def rescue_stale_jobs(
+    session: Session,
+    *,
+    staleness: timedelta,
+    limit: int,
+    watched: timedelta | None = None,
+    looked_at: datetime | None = None,
+) -> StaleJobs:
+    """End attempts whose heartbeat is stale: running → retryable or failed.
+
+    `watched` is how long the leader has watched the workers, and `looked_at` when it looked before. Without `watched`,
+    nothing is waited for.
+    """
+    row = await session.fetchrow("rescue_stale_jobs", staleness, limit, watched, looked_at)
+    assert row is not None
+    return StaleJobs(jobs=_rescued_arrays(row), looked_at=row["looked_at"])
 
 
 async def rescue_lost_jobs(session: Session, *, silence: timedelta, limit: int) -> LostJobs:
     """End attempts of workers that are silent and whose session has ended: running → retryable or failed."""
     row = await session.fetchrow("rescue_lost_jobs", silence, limit)
     assert row is not None
-    jobs = [
-        RescuedJob(id=job_id, queue=queue, kind=kind, attempt=attempt, failed=failed)
-        for job_id, queue, kind, attempt, failed in zip(
-            row["ids"], row["queues"], row["kinds"], row["attempts"], row["failed"], strict=True
-        )
-    ]
-    return LostJobs(jobs=jobs, removed_workers=row["removed_workers"], next_s=row["next_s"])
+    return LostJobs(jobs=_rescued_arrays(row), removed_workers=row["removed_workers"], next_s=row["next_s"])
 
 
 async def rescue_overdue_jobs(session: Session, *, limit: int) -> list[RescuedJob]:
@@ -138,6 +153,14 @@ async def mark_unserved_jobs(
     if row["seen"] < limit:
         return marked, None
     return marked, ReadyPosition(queue=row["last_queue"], priority=row["last_priority"], pos=row["last_pos"])
+
+
+def _rescued_arrays(row: Record) -> list[RescuedJob]:
+    columns = (row["ids"], row["queues"], row["kinds"], row["attempts"], row["failed"])
+    return [
+        RescuedJob(id=job_id, queue=queue, kind=kind, attempt=attempt, failed=failed)
+        for job_id, queue, kind, attempt, failed in zip(*columns, strict=True)
+    ]
 
 
 def _rescued(rows: list[Record]) -> list[RescuedJob]:

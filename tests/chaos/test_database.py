@@ -1,6 +1,7 @@
 """PostgreSQL stops under load and comes back. No job is lost, and awa recovers without help."""
 
 import asyncio
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,37 @@ async def test_jobs_survive_an_outage_of_postgresql(
         runs = Counter(line.split()[1] for line in (tmp_path / "runs.log").read_text().splitlines() if "done" in line)
         assert set(map(str, acknowledged)) <= set(runs)  # each ran at least once
         assert await leaders(server.url) == 1
+
+
+async def test_jobs_that_finished_during_an_outage_do_not_run_again(  # A20
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outage is longer than the staleness, and the leader is back before the worker."""
+    await migrations.migrate(Database(server.url, Schema()))
+    monkeypatch.setenv("AWA_DATABASE_URL", server.url)
+    staleness_s = 6
+    settings = {**FAST, "AWA_HEARTBEAT_STALENESS": f"{staleness_s}s"}
+    with processes(tmp_path, server.url, settings) as started:
+        worker = started.worker("--no-maintenance")
+        leader = started.start("maintenance")
+        await eventually("there is a leader", lambda: "elected as the leader" in leader.output)
+        async with jobs.app as app:
+            enqueued = await app.enqueue_many([jobs.nap.new(seconds=2) for _ in range(20)])
+            log = tmp_path / "runs.log"
+            await eventually("they all run", lambda: log.exists() and log.read_text().count("start") == 20)
+            await asyncio.to_thread(server.stop_server, "fast")
+            await asyncio.sleep(staleness_s + 1)
+            worker.send(signal.SIGSTOP)
+            assert log.read_text().count("done") == 20
+            await asyncio.to_thread(server.start_server)
+            await eventually("it leads again", lambda: leader.output.count("elected as the leader") == 2)
+            await asyncio.sleep(1.5)  # three times the rescue interval
+            worker.send(signal.SIGCONT)
+            for job in enqueued:
+                await app.result(job.id, timeout="60s")
+            found = [await app.get(job.id) for job in enqueued]
+    assert {(job.attempt, job.rescues) for job in found} == {(1, 0)}
+    assert log.read_text().count("start") == 20
 
 
 async def test_worker_whose_claim_a_crash_undid_cannot_write_to_the_job(

@@ -1,6 +1,7 @@
 """available → running: which jobs a claim gets, and in which order."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from tests.support import (
     insert,
     insert_queue,
     insert_running,
+    leading,
     look,
     new_owner,
     put,
@@ -196,6 +198,11 @@ class TestClaimedRow:
 
 
 class TestTakeOver:  # D4
+    @pytest.fixture(autouse=True)
+    async def leader_of_two_minutes(self, database: Database) -> AsyncIterator[None]:
+        async with leading(database, since_s=120):
+            yield
+
     async def take_over(self, session: Session, worker_id: UUID, limit: int = 10) -> list[Record]:
         claimant = Claimant(worker_id, ["work"])
         return await take_over_jobs(session, claimant, queues=["default"], staleness=STALENESS, limit=limit)
@@ -236,6 +243,17 @@ class TestTakeOver:  # D4
         assert await self.take_over(session, new_owner()) == []
         await insert_queue(session, staleness=seconds(5))
         assert len(await self.take_over(session, new_owner())) == 1
+
+    async def test_silence_counts_only_if_a_leader_has_watched_it(self, session: Session) -> None:  # A20
+        await insert_running(session, silent_s=1000)
+        await session.connection.execute("UPDATE awa.leader SET elected_at = now() - interval '80 seconds'")
+        assert await self.take_over(session, new_owner()) == []
+        await session.connection.execute("UPDATE awa.leader SET elected_at = now() - interval '1 day'")
+        await session.connection.fetch(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name = 'awa leader'"
+        )
+        assert await self.take_over(session, new_owner()) == []
 
     async def test_concurrent_take_overs_never_get_the_same_job(self, session: Session, database: Database) -> None:
         await insert_running(session, 1000, silent_s=100)

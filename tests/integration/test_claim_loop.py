@@ -13,6 +13,7 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context, State
+from awa_py.db.database import Database
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
 from awa_py.store.workers import list_workers
@@ -24,6 +25,7 @@ from tests.support import (
     eventually,
     insert,
     insert_queue,
+    leading,
     nothing_runs,
     put,
     run_one,
@@ -172,7 +174,9 @@ class TestClaims:
             assert done["endless"] < 100_000
             worker.stop()
 
-    async def test_new_worker_takes_over_jobs_of_a_dead_one(self, app: App, session: Session) -> None:  # D4, Y1
+    async def test_new_worker_takes_over_jobs_of_a_dead_one(  # D4, Y1
+        self, app: App, session: Session, database: Database
+    ) -> None:
         @app.job
         async def work(ctx: Context) -> int:
             return ctx.attempt
@@ -181,7 +185,7 @@ class TestClaims:
             "INSERT INTO awa.running (kind, worker_id, lease, attempt, attempted_at, heartbeat_at) VALUES "
             "('work', gen_random_uuid(), 1, 1, now() - interval '60 s', now() - interval '60 s') RETURNING id"
         )
-        async with app:
+        async with app, leading(database, since_s=120):
             await drain(app)
             assert await app.result(job_id, timeout="10s") == 2
 

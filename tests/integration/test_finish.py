@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from awa_py import State
+from awa_py.db.types import Record
 from awa_py.store.claim import Claimant, claimed_job, release_orphans, take_over_jobs
 from awa_py.store.finish import (
     RetryDecision,
@@ -32,6 +33,7 @@ from tests.support import (
     insert,
     insert_queue,
     insert_running,
+    lead,
     look,
     new_owner,
     put_one,
@@ -394,9 +396,7 @@ ENDS_OF_ATTEMPTS: dict[str, Callable[[Session, int], Awaitable[Any]]] = {
     "rescue of a stale job": lambda session, _: rescue_stale_jobs(session, staleness=STALENESS, limit=1),
     "rescue of an overdue job": lambda session, _: rescue_overdue_jobs(session, limit=1),
     "rescue of a lost job": lambda session, _: rescue_from_lost_worker(session),
-    "take-over": lambda session, _: take_over_jobs(
-        session, Claimant(OWNER, ["work"], ["work"]), queues=["default"], staleness=STALENESS, limit=1
-    ),
+    "take-over": lambda session, _: take_over(session),
 }
 
 
@@ -413,6 +413,12 @@ async def test_progress_and_metadata_of_an_attempt_reach_the_next_one(session: S
         rows = await claim(session)
     job = claimed_job(rows[0])
     assert (job.id, job.lease, job.progress, job.metadata) == (job_id, 2, progress, metadata)
+
+
+async def take_over(session: Session) -> list[Record]:
+    await lead(session, since_s=120)
+    claimant = Claimant(OWNER, ["work"], ["work"])
+    return await take_over_jobs(session, claimant, queues=["default"], staleness=STALENESS, limit=1)
 
 
 async def rescue_from_lost_worker(session: Session) -> None:

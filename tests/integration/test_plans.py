@@ -91,7 +91,7 @@ class TestStablePlans:
         assert "scheduled" not in sorted_tables(root)
 
     async def test_plan_of_rescuing_stale_jobs(self, big: DedicatedConnection, generic: bool) -> None:
-        root = await plan(big, "rescue_stale_jobs", "'90 seconds', 500", generic=generic)
+        root = await plan(big, "rescue_stale_jobs", "'90 seconds', 500, '1 hour', now()", generic=generic)
         assert scans(root, "running") == [("Index Scan", "running_attempted_at")]
         assert "running" not in sorted_tables(root)
 

@@ -10,7 +10,7 @@ import pytest
 from awa_py import State
 from awa_py.db.database import Database
 from awa_py.maintenance.cleanup import Cleanup
-from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
+from awa_py.maintenance.rescue import Watch, rescue_overdue, rescue_stale
 from awa_py.maintenance.task import run_once
 from awa_py.observability.metrics import Metrics
 from awa_py.store.heartbeat import renew_leases
@@ -42,7 +42,7 @@ DAY = timedelta(days=1)
 class TestStaleJobs:
     async def test_stale_job_becomes_retryable_with_the_reason(self, session: Session) -> None:  # A10
         (job_id,) = await insert_running(session, silent_s=100, attempt=3)
-        (rescued,) = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        (rescued,) = (await rescue_stale_jobs(session, staleness=STALENESS, limit=500)).jobs
         assert (rescued.id, rescued.attempt, rescued.failed) == (job_id, 3, False)
         job = await look(session, job_id)
         assert (job.state, job.attempt, job.rescues, job.finalized_at) == (State.RETRYABLE, 3, 1, None)  # A15, A16
@@ -66,7 +66,7 @@ class TestStaleJobs:
 
     async def test_stale_job_without_attempts_left_fails(self, session: Session) -> None:  # A15
         (job_id,) = await insert_running(session, silent_s=100, attempt=3, max_attempts=3)
-        (rescued,) = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        (rescued,) = (await rescue_stale_jobs(session, staleness=STALENESS, limit=500)).jobs
         job = await look(session, job_id)
         assert rescued.failed
         assert (job.state, job.rescues) == (State.FAILED, 1)
@@ -75,7 +75,7 @@ class TestStaleJobs:
     async def test_job_with_a_recent_heartbeat_is_not_rescued(self, session: Session) -> None:  # D2
         await insert_running(session, silent_s=80)
         await insert_running(session, attempted_at=ago(10_000), heartbeat_at=ago(5))
-        assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
+        assert (await rescue_stale_jobs(session, staleness=STALENESS, limit=500)).jobs == []
 
     async def test_queue_can_have_its_own_staleness(self, session: Session) -> None:
         await insert_queue(session, "hasty", staleness=seconds(5))
@@ -83,8 +83,8 @@ class TestStaleJobs:
         (hasty,) = await insert_running(session, silent_s=10, queue="hasty")
         await insert_running(session, silent_s=500, queue="slow")
         await insert_running(session, silent_s=10)
-        rescued = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
-        assert [job.id for job in rescued] == [hasty]
+        stale = await rescue_stale_jobs(session, staleness=STALENESS, limit=500)
+        assert [job.id for job in stale.jobs] == [hasty]
 
     async def test_task_rescues_1200_stale_jobs_in_batches(self, session: Session) -> None:  # A17
         await insert_running(session, 1200, silent_s=100)
@@ -99,8 +99,8 @@ class TestStaleJobs:
                     rescue_stale_jobs(session, staleness=STALENESS, limit=50),
                     rescue_stale_jobs(other, staleness=STALENESS, limit=50),
                 )
-                assert not {job.id for job in first} & {job.id for job in second}
-                assert len(first) == len(second) == 50
+                assert not {job.id for job in first.jobs} & {job.id for job in second.jobs}
+                assert len(first.jobs) == len(second.jobs) == 50
         assert await count(session.connection, "SELECT count(*) FROM awa.scheduled WHERE rescues = 1") == 1000
 
     async def test_heartbeat_in_progress_prevents_the_rescue(self, session: Session, database: Database) -> None:
@@ -108,8 +108,8 @@ class TestStaleJobs:
         await session.connection.execute("SET lock_timeout = '5s'")
         async with another_session(database) as owner, owner.connection.transaction():
             assert await renew_leases(owner, OWNER, [job_id], [1]) == {job_id: False}
-            assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
-        assert await rescue_stale_jobs(session, staleness=STALENESS, limit=500) == []
+            assert (await rescue_stale_jobs(session, staleness=STALENESS, limit=500)).jobs == []
+        assert (await rescue_stale_jobs(session, staleness=STALENESS, limit=500)).jobs == []
 
     async def test_worker_is_notified_of_the_rescue(self, session: Session) -> None:  # A12
         notifications: list[str] = []
@@ -134,6 +134,57 @@ class TestStaleJobs:
         levels = [record.levelname for record in caplog.records if record.name == "awa.rescue"]
         assert sorted(levels) == ["DEBUG", "DEBUG", "WARNING"]
         assert "(and 2 more like it)" in caplog.text
+
+
+class TestWatch:  # A20
+    """The leader counts only the silence that it has watched itself."""
+
+    LOOKED_BEFORE = "SELECT now() - interval '30 seconds'"
+
+    async def test_long_silence_does_not_count_before_the_leader_has_watched_for_the_staleness(
+        self, session: Session
+    ) -> None:
+        await insert_running(session, silent_s=1000)
+        looked_at = await session.connection.fetchval(self.LOOKED_BEFORE)
+        for watched_s, rescued in [(0, 0), (89, 0), (91, 1)]:
+            stale = await rescue_stale_jobs(
+                session, staleness=STALENESS, limit=500, watched=seconds(watched_s), looked_at=looked_at
+            )
+            assert len(stale.jobs) == rescued
+
+    async def test_each_queue_is_watched_for_its_own_staleness(self, session: Session) -> None:
+        await insert_queue(session, "hasty", staleness=seconds(5))
+        (hasty,) = await insert_running(session, silent_s=1000, queue="hasty")
+        await insert_running(session, silent_s=1000)
+        looked_at = await session.connection.fetchval(self.LOOKED_BEFORE)
+        stale = await rescue_stale_jobs(
+            session, staleness=STALENESS, limit=500, watched=seconds(10), looked_at=looked_at
+        )
+        assert [job.id for job in stale.jobs] == [hasty]
+
+    async def test_job_that_was_not_silent_at_the_look_before_is_not_rescued(self, session: Session) -> None:
+        """The server hung, or its clock was set forward, between two looks."""
+        watch = Watch()
+        watch.began_at -= 3600
+        watch.looked_at = await session.connection.fetchval("SELECT now() - interval '95 seconds'")
+        await insert_running(session, silent_s=100)
+        rescue = partial(rescue_stale, session, staleness=STALENESS, metrics=Metrics(), watch=watch)
+        assert (await rescue()).rows_changed == 0
+        assert (await rescue()).rows_changed == 1
+
+    async def test_first_look_of_a_leader_rescues_nothing(self, session: Session) -> None:
+        await insert_running(session, silent_s=1000)
+        assert await run_once(leader_task("rescue", watch=Watch()), session) == 0
+        assert await states(session) == {"running": 1}
+
+    async def test_deadline_of_a_running_job_waits_for_the_watch(self, session: Session) -> None:
+        await insert_running(session, deadline_at=ago(1000))
+        await insert(session, "ready", expires_at=ago(1))
+        watch = Watch()
+        assert await run_once(leader_task("deadlines", watch=watch), session) == 1
+        assert await states(session) == {"failed": 1, "running": 1}
+        watch.began_at -= STALENESS.total_seconds()
+        assert await run_once(leader_task("deadlines", watch=watch), session) == 1
 
 
 class TestOverdueJobs:
@@ -228,7 +279,7 @@ async def test_job_that_is_overdue_and_stale_is_rescued_once(session: Session, d
     await insert_running(session, 400, silent_s=100, deadline_at=ago(1), worker_id=OWNER)
     async with another_session(database) as other:
         stale = partial(rescue_stale, staleness=STALENESS, metrics=Metrics())
-        await asyncio.gather(stale(session), rescue_overdue(other, metrics=Metrics()))
+        await asyncio.gather(stale(session), rescue_overdue(other, staleness=STALENESS, metrics=Metrics()))
         await stale(session)
     assert await states(session) == {"retryable": 400}
     assert await count(session.connection, "SELECT max(jsonb_array_length(errors)) FROM awa.scheduled") == 1

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from awa_py.maintenance.rescue import MAX_GONE_CHECKS, rescue_gone
 from awa_py.observability.metrics import Metrics
 from awa_py.store.election import record_election
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, lock_worker
-from awa_py.store.maintenance import LostJobs, rescue_lost_jobs
+from awa_py.store.maintenance import LostJobs, rescue_lost_jobs, rescue_stale_jobs
 from awa_py.store.session import Session
 from tests.support import another_session, count, eventually, insert_running, look, new_owner, seconds, states
 from tests.workers import set_silence, worker_info
@@ -76,6 +77,21 @@ async def test_job_without_attempts_left_fails(holder: Session, session: Session
     (job_id,) = await insert_running(session, worker_id=worker.id, max_attempts=1)
     assert [job.failed for job in (await rescue(session)).jobs] == [True]
     assert (await look(session, job_id)).state is State.FAILED
+
+
+async def test_jobs_with_a_key_wait_until_their_worker_has_stopped_their_handlers(
+    holder: Session, session: Session
+) -> None:
+    """The worker may only be unable to connect. It stops its handlers before their leases expire."""
+    worker = await killed(holder, session, jobs=1)
+    key: dict[str, Any] = {"concurrency_key": "a", "concurrency_limit": 1, "ordered": True, "worker_id": worker.id}
+    (keyed,) = await insert_running(session, silent_s=20, **key)
+    assert keyed not in [job.id for job in (await rescue(session)).jobs]
+    assert (await rescue(session)).removed_workers == 0
+    assert await states(session) == {"retryable": 1, "running": 1}
+    (stale,) = (await rescue_stale_jobs(session, staleness=seconds(15), limit=10)).jobs
+    assert stale.id == keyed
+    assert (await rescue(session)).removed_workers == 1
 
 
 async def test_jobs_are_rescued_in_batches_and_counted_as_lost(holder: Session, session: Session) -> None:

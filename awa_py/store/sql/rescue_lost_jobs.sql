@@ -1,6 +1,8 @@
 -- running → retryable or failed, for jobs of lost workers: silent, and the session that held their advisory lock has
 -- ended. A frozen or disconnected worker keeps its session. After a restart of the server, only workers that have sent
 -- a heartbeat since can be lost. Deletes the rows of lost workers that have no jobs left.
+-- Jobs with a concurrency key wait until they are stale: the worker may be alive, and only cannot connect. By then it
+-- has stopped their handlers, so that no two handlers of an ordered key run at once.
 -- $1 how long the worker must have been silent, and the leader must have led · $2 at most this many jobs
 -- Returns one row: the rescued jobs as arrays, the number of removed workers, and the seconds until another worker will
 -- have been silent for long enough. Reads running jobs only if a worker is lost.
@@ -20,6 +22,7 @@ lost_jobs AS MATERIALIZED (
     SELECT r.id, r.lease
     FROM awa.running r
     WHERE EXISTS (SELECT FROM lost_workers) AND r.worker_id = ANY (ARRAY(SELECT id FROM lost_workers))
+      AND r.concurrency_key IS NULL
     ORDER BY r.attempted_at
     LIMIT $2
     FOR UPDATE OF r SKIP LOCKED

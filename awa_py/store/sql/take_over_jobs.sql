@@ -1,6 +1,7 @@
 -- Move stale jobs of dead workers to this worker: running → running, with a new lease and attempt.
 -- Jobs without attempts left are left to the rescue. No two take-overs or rescues get the same job.
--- $1 queues · $2 kinds · $3 staleness · $4 the largest number of jobs · $5 worker id
+-- As for a rescue, silence counts only if it was watched: a leader must have led for the staleness, and still lead.
+-- $1 queues · $2 kinds · $3 staleness · $4 the largest number of jobs · $5 worker id · $6 the key of the leader's lock
 -- Returns the columns of claim_jobs.
 UPDATE awa.running r
 SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
@@ -16,6 +17,11 @@ FROM (
       AND stale.queue = ANY ($1::text[]) AND stale.kind = ANY ($2::text[])
       AND stale.attempt < stale.max_attempts AND stale.cancel_requested_at IS NULL
       AND (stale.expires_at IS NULL OR stale.expires_at > now())
+      AND (SELECT elected_at FROM awa.leader) < now() - coalesce(q.staleness, $3::interval)
+      AND EXISTS (SELECT FROM pg_locks
+                  WHERE locktype = 'advisory' AND granted AND objsubid = 1
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                    AND (classid::bigint << 32 | objid::bigint) = $6)
     ORDER BY stale.attempted_at
     LIMIT $4
     FOR UPDATE OF stale SKIP LOCKED
