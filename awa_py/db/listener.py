@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -27,12 +29,13 @@ PING_TIMEOUT_S = 10.0
 class Topic(StrEnum):
     """The word before the colon of a notification.
 
+    Every login may send notifications, so they are hints: each makes a process look at the tables, and nothing else.
     DUE, CRON and RESIGNED go to the leader and the candidates, QUEUES to them and to the workers, the rest to workers.
     """
 
     READY = "ready"  # ready:QUEUE       the queue has jobs to claim
-    CANCEL = "cancel"  # cancel:ID:LEASE   a running job shall be cancelled
-    LOST = "lost"  # lost:ID:LEASE     a running job was rescued from its worker
+    CANCEL = "cancel"  # cancel:ID:LEASE   a running job may be about to be cancelled
+    LOST = "lost"  # lost:ID:LEASE     a running job may have been rescued from its worker
     QUEUES = "queues"  # queues:NAME       an operator changed a queue, or the leader changed its shares
     WORKERS = "workers"  # workers:ID        an operator sent a worker a directive
     DUE = "due"  # due:              a job will be due within seconds
@@ -40,10 +43,59 @@ class Topic(StrEnum):
     RESIGNED = "resigned"  # resigned:         the leader resigned
 
 
-def parse_notification(payload: str) -> tuple[str, str]:
-    """Return the topic of a notification and the text after the colon."""
-    topic, _, subject = payload.partition(":")
-    return topic, subject
+_LEASE = re.compile(r"([0-9]{1,18}):([0-9]{1,9})")
+_SUBJECTS = {
+    Topic.READY: re.compile(".+", re.DOTALL),
+    Topic.CANCEL: _LEASE,
+    Topic.LOST: _LEASE,
+    Topic.QUEUES: re.compile(".*", re.DOTALL),  # empty: any queue
+    Topic.WORKERS: re.compile("[0-9a-f-]{36}"),
+    Topic.DUE: re.compile(""),
+    Topic.CRON: re.compile(".+", re.DOTALL),
+    Topic.RESIGNED: re.compile(""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A well-formed notification. `subject` is the text after the colon."""
+
+    topic: Topic
+    subject: str
+
+    @property
+    def job(self) -> tuple[int, int]:
+        """Return the id and the lease that a notification of CANCEL or LOST names."""
+        job_id, _, lease = self.subject.partition(":")
+        return int(job_id), int(lease)
+
+
+def parse_notification(payload: str) -> Notification | None:
+    """Return the notification, or None if it is malformed."""
+    name, _, subject = payload.partition(":")
+    try:
+        topic = Topic(name)
+    except ValueError:
+        return None
+    return Notification(topic, subject) if _SUBJECTS[topic].fullmatch(subject) else None
+
+
+class NotificationReader:
+    """Parses notifications. Counts the malformed ones, and logs the first of them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._has_logged = False
+
+    def read(self, channel: str, pid: int, payload: object) -> Notification | None:
+        notification = parse_notification(str(payload))
+        if notification is None:
+            self._metrics.malformed_notifications.inc()
+            if not self._has_logged:
+                self._has_logged = True
+                message = "ignored a malformed notification on channel %s, sent by the session with PID %d: %.100r"
+                logger.warning(message, channel, pid, payload)
+        return notification
 
 
 class Listener:
@@ -53,14 +105,15 @@ class Listener:
         self._connection = ReconnectingConnection(database, "listener", metrics)
         self._metrics = metrics
         self._channel = database.schema.channel
-        self._notification_callbacks: list[Callable[[str, str], None]] = []
+        self._reader = NotificationReader(metrics)
+        self._notification_callbacks: list[Callable[[Notification], None]] = []
         self._subscribed_callbacks: list[Callable[[], None]] = []
         self._log_throttle = LogThrottle(logger)
         self._task: asyncio.Task[None] | None = None
         self.active = False
 
-    def on_notification(self, callback: Callable[[str, str], None]) -> None:
-        """Call the function with the topic and the subject of each notification."""
+    def on_notification(self, callback: Callable[[Notification], None]) -> None:
+        """Call the function with each well-formed notification."""
         self._notification_callbacks.append(callback)
 
     def on_subscribed(self, callback: Callable[[], None]) -> None:
@@ -106,7 +159,8 @@ class Listener:
             if not await wait_for_event(ended, PING_INTERVAL_S):
                 await connection.execute("SELECT 1", timeout=PING_TIMEOUT_S)
 
-    def _handle_payload(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-        topic, subject = parse_notification(str(payload))
-        for callback in self._notification_callbacks:
-            callback(topic, subject)
+    def _handle_payload(self, _connection: Any, pid: int, channel: str, payload: object) -> None:
+        notification = self._reader.read(channel, pid, payload)
+        if notification is not None:
+            for callback in self._notification_callbacks:
+                callback(notification)

@@ -15,7 +15,7 @@ from awa_py.background import LoopThread, cancel_and_wait, wait_for_event
 from awa_py.db import migrations
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
-from awa_py.db.listener import Topic, parse_notification
+from awa_py.db.listener import NotificationReader, Topic
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.errors import NotPermitted, SchemaError
 from awa_py.maintenance.cron import sync
@@ -54,6 +54,7 @@ class Candidate:
         self._settings = settings
         self._schedules = schedules
         self._metrics = metrics
+        self._reader = NotificationReader(metrics)
         self._process_id = process_id
         # PostgreSQL gives up on a statement sooner than this. No answer until then means that the connection is dead.
         self._answer_timeout_s = settings.leader_timeout.total_seconds() + ANSWER_MARGIN_S
@@ -189,12 +190,14 @@ class Candidate:
         self.is_leader = is_leader
         self._metrics.is_leader.set(is_leader)
 
-    def _handle_payload(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        topic, _ = parse_notification(str(payload))
-        if topic == Topic.RESIGNED:
+    def _handle_payload(self, _connection: object, pid: int, channel: str, payload: object) -> None:
+        notification = self._reader.read(channel, pid, payload)
+        if notification is None:
+            return
+        if notification.topic is Topic.RESIGNED:
             self._leader_resigned.set()
         elif self._loop is not None:
-            self._loop.handle_notification(topic)
+            self._loop.handle_notification(notification.topic)
 
 
 def _session_settings(settings: Settings) -> dict[str, str]:

@@ -182,6 +182,9 @@ class Metrics:
         self.fallbacks = counter(
             "awa_polling_fallbacks_total", "Times that the worker lost its wake-ups and fell back to polling"
         )
+        self.malformed_notifications = counter(
+            "awa_malformed_notifications_total", "Notifications that were ignored because awa did not send them"
+        )
         self.worker = Gauges(WORKER_GAUGES)
 
         self.is_leader = gauge("awa_is_leader", "1 while this process is the leader")

@@ -90,11 +90,9 @@ async def renew_leases(session: Session, worker_id: UUID, ids: Sequence[int], le
     return {row["id"]: row["cancel"] for row in await session.fetch("renew_leases", ids, leases, worker_id)}
 
 
-async def list_cancel_requests(
-    session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]
-) -> list[int]:
-    """Return the worker's jobs that are to be cancelled."""
-    return [row["id"] for row in await session.fetch("list_cancel_requests", ids, leases, worker_id)]
+async def check_leases(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
+    """Return the jobs that the worker still holds, and whether each is to be cancelled, without renewing a lease."""
+    return {row["id"]: row["cancel"] for row in await session.fetch("check_leases", ids, leases, worker_id)}
 
 
 async def update_progress(

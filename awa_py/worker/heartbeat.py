@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from operator import attrgetter
 
@@ -72,6 +72,7 @@ class Heartbeat:
         self._worker_loop = asyncio.get_running_loop()
         self._locked_connection: DedicatedConnection | None = None
         self._locked_on: datetime | None = None
+        self._unchecked: set[ClaimedJob] = set()
         self._log_throttle = LogThrottle(logger)
         self._report_interval_s = settings.report_interval.total_seconds()
         self._share_staleness = settings.share_staleness
@@ -96,6 +97,11 @@ class Heartbeat:
         """Send a heartbeat at once, e.g. because the directives may have changed. Call from any thread."""
         if self._wake is not None:
             self._thread.call(self._wake.set)
+
+    def check_lease(self, job: ClaimedJob) -> None:
+        """Look at once whether the worker still holds the job, and whether it is to be cancelled."""
+        self._unchecked.add(job)
+        self.send_now()
 
     @property
     def age_s(self) -> float:
@@ -166,8 +172,7 @@ class Heartbeat:
             fresh_s = 0.0 if reconnected else min(interval_s, staleness_s - interval_s) / 2
             await self._renew_leases(session, started, fresh_s=fresh_s)
             self._last_renewal = started
-        elif not self._listener.active:
-            await self._poll_cancel_requests(session)
+        await self._check_leases(session)
         # Only after the renewal: with a shorter staleness, leases that are not renewed yet would seem to have expired.
         self._interval_s, self._staleness_s = interval_s, staleness_s
         self._last_sent = started
@@ -191,12 +196,9 @@ class Heartbeat:
         ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
         cancelled_by_id = await store.renew_leases(session, self._worker.id, ids, leases)
         for job in jobs:
-            if job.id not in cancelled_by_id:
-                self._request_stop(job, StopReason.LEASE_LOST)
-                continue
-            job.renewed_at = now
-            if cancelled_by_id[job.id]:
-                self._request_stop(job, StopReason.CANCELLED)
+            if job.id in cancelled_by_id:
+                job.renewed_at = now
+        self._stop_lost_or_cancelled(jobs, cancelled_by_id)
 
     def _intervals(self, rows: Iterable[Record]) -> tuple[float, float]:
         """Return the renewal interval and the staleness: those of the queue with the shortest staleness, or our own."""
@@ -218,15 +220,23 @@ class Heartbeat:
                     self._log_throttle.log(logging.ERROR, job.kind, message, job, extra=job.fields())
                     self._request_stop(job, StopReason.LEASE_EXPIRED)
 
-    async def _poll_cancel_requests(self, session: Session) -> None:
-        """Look for cancelled jobs, because notifications do not arrive."""
-        jobs = list(self._in_flight)
+    async def _check_leases(self, session: Session) -> None:
+        """Check the jobs that notifications named; or all jobs, if notifications do not arrive."""
+        jobs = []
+        while self._unchecked:  # the worker's thread may add to it
+            jobs.append(self._unchecked.pop())
+        if not self._listener.active:
+            jobs = list(self._in_flight)
         if jobs:
             ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
-            cancelled = set(await store.list_cancel_requests(session, self._worker.id, ids, leases))
-            for job in jobs:
-                if job.id in cancelled:
-                    self._request_stop(job, StopReason.CANCELLED)
+            self._stop_lost_or_cancelled(jobs, await store.check_leases(session, self._worker.id, ids, leases))
+
+    def _stop_lost_or_cancelled(self, jobs: Iterable[ClaimedJob], cancelled_by_id: Mapping[int, bool]) -> None:
+        for job in jobs:
+            if job.id not in cancelled_by_id:
+                self._request_stop(job, StopReason.LEASE_LOST)
+            elif cancelled_by_id[job.id]:
+                self._request_stop(job, StopReason.CANCELLED)
 
     def _request_stop(self, job: ClaimedJob, reason: StopReason) -> None:
         self._worker_loop.call_soon_threadsafe(job.request_stop, reason)

@@ -19,7 +19,7 @@ from awa_py.store.finish import (
     snooze_jobs,
     throttle_jobs,
 )
-from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, list_cancel_requests, renew_leases, update_progress
+from awa_py.store.heartbeat import WorkerInfo, check_leases, heartbeat_worker, renew_leases, update_progress
 from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
 from awa_py.store.maintenance import promote_jobs, rescue_lost_jobs, rescue_overdue_jobs, rescue_stale_jobs
 from awa_py.store.queues import set_queue
@@ -308,9 +308,9 @@ class TestCancel:
         (job_id,) = await insert_running(session)
         assert await cancel_jobs(session, [job_id]) == {job_id: "requested"}
         assert await renew_leases(session, OWNER, [job_id], [1]) == {job_id: True}
-        assert await list_cancel_requests(session, OWNER, [job_id], [1]) == [job_id]
-        assert await list_cancel_requests(session, OWNER, [job_id], [2]) == []
-        assert await list_cancel_requests(session, new_owner(), [job_id], [1]) == []
+        assert await check_leases(session, OWNER, [job_id], [1]) == {job_id: True}
+        assert await check_leases(session, OWNER, [job_id], [2]) == {}
+        assert await check_leases(session, new_owner(), [job_id], [1]) == {}
 
     async def test_cancel_does_not_change_finished_jobs(self, session: Session) -> None:
         (job_id,) = await insert_running(session)

@@ -116,7 +116,7 @@ class TestStablePlans:
             ("release_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
             ("renew_leases", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
             ("update_progress", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{null,null,null}}'"),
-            ("list_cancel_requests", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
+            ("check_leases", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
         ],
     )
     async def test_plans_of_statements_by_id(
@@ -181,7 +181,7 @@ FINISHES = {
     "throttle_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{no}}'",
     "renew_leases": f"'{{1}}', '{{1}}', '{OWNER}'",
     "update_progress": f"'{{1}}', '{{1}}', '{OWNER}', '{{1}}'",
-    "list_cancel_requests": f"'{{1}}', '{{1}}', '{OWNER}'",
+    "check_leases": f"'{{1}}', '{{1}}', '{OWNER}'",
 }
 
 
