@@ -15,6 +15,7 @@ from awa_py.definitions import JobDecorator, JobDefinition
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.maintenance.election import Candidate
+from awa_py.model.declarations import Declarations, check_version, source_version
 from awa_py.model.job import Job, NewJob
 from awa_py.model.options import JobOptions, check_names, make_template
 from awa_py.model.registry import CronDefinition, Handler, Registry, check_schedule
@@ -41,17 +42,21 @@ class App:
         schema: str | None = None,
         settings: Settings | None = None,
         routes: Mapping[str, str] | None = None,
+        version: str | None = None,
     ) -> None:
         """`url` and `schema` default to AWA_DATABASE_URL (or DATABASE_URL) and AWA_SCHEMA.
 
         `direct_url` bypasses a pooler that `url` goes through. Both come from the same source: AWA_DIRECT_URL is
-        ignored if `url` is given. `routes` are routes as in `route()`.
+        ignored if `url` is given. `routes` are routes as in `route()`. `version` names this version of your code, e.g.
+        the commit: what an older version declares does not replace what a newer one did. It defaults to
+        AWA_WORKER_VERSION, else to the time when the source files changed.
         """
         self._url = url
         self._direct_url = direct_url
         self.database = Database(url or "", Schema(schema_name(schema)), direct_url)
         self.settings = settings or Settings.from_env()
         self.registry = Registry(Routes(routes))
+        self._version = check_version(version)
         self._client: Client | None = None
         self._resources = AsyncExitStack()
         self._depth = 0  # `async with` may be nested: the outermost one opens and closes
@@ -242,6 +247,7 @@ class App:
         self._find_database()
         metrics = metrics or Metrics()
         worker_id = uuid4()
+        candidate = self.candidate(process_id=worker_id, metrics=metrics, name=name) if maintenance else None
         return Worker(
             self.database,
             self.registry,
@@ -251,11 +257,21 @@ class App:
             metrics=metrics,
             worker_id=worker_id,
             name=name,
-            services=[self.candidate(process_id=worker_id, metrics=metrics)] if maintenance else [],
+            declarations=self.declarations(name),
+            services=[] if candidate is None else [candidate],
         )
 
-    def candidate(self, *, process_id: UUID | None = None, metrics: Metrics | None = None) -> Candidate:
-        """Return a candidate for leadership that knows this app's schedules."""
+    def declarations(self, name: WorkerName | None = None) -> Declarations:
+        """Return what this app declares about its kinds. `name` is that of the worker that declares it."""
+        version = (
+            self._version or (name or WorkerName.from_env()).version or source_version(self.registry.handlers.values())
+        )
+        return Declarations.of(self.registry, self.settings, version)
+
+    def candidate(
+        self, *, process_id: UUID | None = None, metrics: Metrics | None = None, name: WorkerName | None = None
+    ) -> Candidate:
+        """Return a candidate for leadership that knows this app's schedules. `name` is that of its worker."""
         self._find_database()
         return Candidate(
             self.database,

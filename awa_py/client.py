@@ -101,7 +101,7 @@ class Client:
         try:  # not session(): its overhead is noticeable for a single job
             if connection is not None:
                 return await self._enqueuer.enqueue_one(self._user_session(connection), job)
-            if job.unique is None:
+            if job.unique is None and job.spec.given is None:  # an undeclared kind may have a unique key
                 return enqueued_job(job, await self._group_commit.enqueue(job))
             async with self._pool.acquire() as own:
                 return await self._enqueuer.enqueue_one(Session(own, self.database.schema), job)

@@ -13,8 +13,8 @@ REVOKE INSERT, DELETE ON awa.leader FROM "awa_worker";
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA "awa" TO "awa_worker";
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA "awa" TO "awa_worker";
 
--- The producer calls two functions, and reads the version, which `awa enqueue` checks.
-GRANT EXECUTE ON FUNCTION awa.enqueue, awa.enqueue_many TO "awa_producer";
+-- The producer calls functions, and reads the version, which `awa enqueue` checks.
+GRANT EXECUTE ON FUNCTION awa.enqueue, awa.enqueue_many, awa.complete_jobs, awa.undeclared_kinds TO "awa_producer";
 GRANT SELECT ON awa.schema_version TO "awa_producer";
 
 -- The reader reads rows, and calls two functions that count running jobs.

@@ -91,7 +91,7 @@ def array(cls: Any, item: Converter) -> Converter:
         except TypeError:  # a set with an element that cannot be hashed
             raise wrong_value(name, value) from None
 
-    return Converter(name, dump, load, exact=cls)
+    return Converter(name, dump, load, exact=cls, schema={"type": "array", "items": item.schema})
 
 
 def _sortable(value: JSON) -> str:
@@ -112,6 +112,12 @@ def fixed_tuple(items: list[Converter]) -> Converter:
         dump=lambda value: convert(value, dumps, tuple),
         load=lambda value: tuple(convert(value, loads, list)),
         exact=tuple,
+        schema={
+            "type": "array",
+            "prefixItems": [item.schema for item in items],
+            "minItems": len(items),
+            "maxItems": len(items),
+        },
     )
 
 
@@ -156,7 +162,7 @@ def mapping(cls: Any, key: Converter, item: Converter) -> Converter:
         except (Mismatch, ValueError):
             raise Mismatch(f"has a key that is not {key.name}", near=True) from None
 
-    return Converter(name, dump, load, exact=cls)
+    return Converter(name, dump, load, exact=cls, schema={"type": "object", "additionalProperties": item.schema})
 
 
 def record(
@@ -196,7 +202,19 @@ def record(
         except (TypeError, ValueError) as error:
             raise Mismatch(f"cannot become {name}: it raised {type(error).__name__}", near=True) from None
 
-    return Converter(name, dump, load, exact=cls)
+    return Converter(name, dump, load, exact=cls, schema=object_schema(fields, required, extra=False))
+
+
+def object_schema(
+    fields: Mapping[str, Converter], required: abc.Collection[str], *, extra: Mapping[str, Any] | bool
+) -> dict[str, Any]:
+    """Return the JSON Schema of an object. `extra` is the schema of other members; False: it has none."""
+    return {
+        "type": "object",
+        "properties": {name: converter.schema for name, converter in fields.items()},
+        "required": sorted(required),
+        "additionalProperties": extra,
+    }
 
 
 def optional(converter: Converter) -> Converter:
@@ -247,4 +265,13 @@ def union(members: list[Converter]) -> Converter:
         near = [mismatch for mismatch in mismatches if mismatch.near]
         return near[0] if len(near) == 1 else wrong_type(name, value)
 
-    return Converter(name, dump, load, plain)
+    return Converter(name, dump, load, plain, schema=_union_schema([member.schema for member in members]))
+
+
+def _union_schema(schemas: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    if not all(schemas):  # one of them accepts any JSON
+        return {}
+    types = [schema.get("type", ()) for schema in schemas]
+    listed = dict.fromkeys(one for each in types for one in ([each] if isinstance(each, str) else each))
+    merged: dict[str, Any] = {"type": list(listed)} if all(types) else {}
+    return merged if all(schema.keys() == {"type"} for schema in schemas) else {**merged, "anyOf": schemas}

@@ -3,9 +3,10 @@
 import base64
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -40,6 +41,7 @@ class Converter:
     """Converts values of one annotation to JSON (`dump`) and back (`load`).
 
     Values whose type is in `plain` are the same in JSON, and are not converted. `exact` is the annotated class.
+    `schema` is a JSON Schema that accepts all JSON that `load` accepts; empty: any JSON.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Converter:
     load: Convert
     plain: frozenset[type] = frozenset()
     exact: type | None = None
+    schema: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show(value: object) -> str:
@@ -72,7 +75,7 @@ def either(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _native(cls: Any, *, accepts: tuple[Any, ...] = ()) -> Converter:
+def _native(cls: Any, json_type: str, *, accepts: tuple[Any, ...] = ()) -> Converter:
     """Return the converter of a type that JSON has. Types in `accepts` are converted to it when loaded."""
     name = "None" if cls is NoneType else cls.__name__
     bases = (cls, *accepts)
@@ -93,11 +96,14 @@ def _native(cls: Any, *, accepts: tuple[Any, ...] = ()) -> Converter:
         except OverflowError:
             raise wrong_value(name, value) from None
 
-    return Converter(name, dump, load, plain=frozenset({cls}), exact=cls)
+    return Converter(name, dump, load, plain=frozenset({cls}), exact=cls, schema={"type": json_type})
 
 
-def text(cls: Any, *, write: Convert, read: Convert, also: tuple[type, ...] = ()) -> Converter:
-    """Return the converter of a type that is a string in JSON. Loading also accepts the types in `also`."""
+def text(cls: Any, *, write: Convert, read: Convert, also: tuple[type, ...] = (), form: str | None = None) -> Converter:
+    """Return the converter of a type that is a string in JSON. Loading also accepts the types in `also`.
+
+    `form` is the format of the string in JSON Schema.
+    """
     name = cls.__name__
 
     def dump(value: Any) -> Any:
@@ -113,7 +119,8 @@ def text(cls: Any, *, write: Convert, read: Convert, also: tuple[type, ...] = ()
         except (ValueError, ArithmeticError):
             raise wrong_value(name, value) from None
 
-    return Converter(name, dump, load, exact=cls)
+    schema: dict[str, Any] = {"type": ["string", "number"] if also else "string"}
+    return Converter(name, dump, load, exact=cls, schema=schema if form is None else {**schema, "format": form})
 
 
 def _aware(value: datetime) -> datetime:
@@ -168,7 +175,12 @@ def literal(choices: list[tuple[Any, JSON]]) -> Converter:
         except (KeyError, TypeError):
             raise wrong_value(name, value) from None
 
-    return Converter(name, dump=lambda value: find(encoded, value), load=lambda value: find(decoded, value))
+    return Converter(
+        name,
+        dump=lambda value: find(encoded, value),
+        load=lambda value: find(decoded, value),
+        schema={"enum": [form for _, form in choices]},
+    )
 
 
 def enumeration(cls: Any) -> Converter:
@@ -189,26 +201,30 @@ def enumeration(cls: Any) -> Converter:
             raise wrong_value(name, value)
         return member
 
-    return Converter(name, dump, load, exact=cls)
+    # A class with `_missing_`, such as a Flag, has more values than it lists.
+    is_listed = cls._missing_.__func__ is Enum._missing_.__func__  # type: ignore[attr-defined]
+    values = [member.name if by_name else member.value for member in cls]
+    return Converter(name, dump, load, exact=cls, schema={"enum": values} if is_listed else {})
 
 
-NONE = _native(NoneType)
+NONE = _native(NoneType, "null")
 
 SCALARS: dict[type, Converter] = {
     NoneType: NONE,
-    str: _native(str),
-    bool: _native(bool),
-    int: _native(int),
-    float: _native(float, accepts=(int,)),
+    str: _native(str, "string"),
+    bool: _native(bool, "boolean"),
+    int: _native(int, "integer"),
+    float: _native(float, "number", accepts=(int,)),
     datetime: text(
         datetime,
         write=lambda value: _aware(value).isoformat(),
         read=lambda value: _aware(datetime.fromisoformat(value)),
+        form="date-time",
     ),
-    date: text(date, write=_write_date, read=date.fromisoformat),
-    time: text(time, write=_write_time, read=time.fromisoformat),
+    date: text(date, write=_write_date, read=date.fromisoformat, form="date"),
+    time: text(time, write=_write_time, read=time.fromisoformat, form="time"),
     timedelta: text(timedelta, write=_write_timedelta, read=_read_timedelta, also=(int, float)),
-    UUID: text(UUID, write=str, read=UUID),
+    UUID: text(UUID, write=str, read=UUID, form="uuid"),
     Decimal: text(Decimal, write=str, read=lambda value: Decimal(str(value)), also=(int, float)),
     bytes: text(
         bytes,

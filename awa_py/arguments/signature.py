@@ -10,7 +10,7 @@ from typing import Annotated, Any, ForwardRef, NoReturn, Union, get_args, get_or
 
 from awa_py.arguments.annotations import hints_of, parameters_of
 from awa_py.arguments.builder import ConverterBuilder
-from awa_py.arguments.composites import optional
+from awa_py.arguments.composites import object_schema, optional
 from awa_py.arguments.converters import JSON, Convert, Converter, Mismatch
 from awa_py.arguments.fast_writer import FastWriter
 from awa_py.arguments.json_text import dumps, location
@@ -34,6 +34,7 @@ class Signature:
     _dump_extra: _Step | None
     _load_extra: _Step | None
     _writer: FastWriter
+    schema: Mapping[str, Any]  # JSON Schema of the arguments
 
     @classmethod
     def from_function(cls, function: Callable[..., object], *, context_type: type) -> "Signature":
@@ -62,6 +63,7 @@ class Signature:
             _dump_extra=(extras.plain, extras.dump) if extras else None,
             _load_extra=(extras.plain, extras.load) if extras else None,
             _writer=FastWriter({name: converter.plain for name, converter in converters.items()}, frozenset(required)),
+            schema=object_schema(converters, required, extra=extras.schema if extras else False),
         )
 
     @property

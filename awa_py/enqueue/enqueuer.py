@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, overload
 
 from awa_py.model.job import Job, NewJob, State
@@ -40,9 +41,9 @@ class Enqueuer:
 
     async def enqueue_many(self, session: Session, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Enqueue all of the jobs or none, in the connection's transaction, or in a new one."""
-        # One job with a unique key makes all of them use the slower way: that keeps their order.
-        has_unique = any(job.unique is not None for job in jobs)
-        if len(jobs) < COPY_MIN_JOBS or has_unique or not await self.can_insert(session):
+        # One job with a unique key or of an undeclared kind sends all of them the slower way: that keeps their order.
+        can_copy = all(job.unique is None and job.spec.given is None for job in jobs)
+        if len(jobs) < COPY_MIN_JOBS or not can_copy or not await self.can_insert(session):
             return await _insert(session, jobs)
         async with _transaction(session):
             copied = await copy_jobs(session, jobs)
@@ -92,7 +93,7 @@ def enqueued_job(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = N
         holder = holders[enqueued.id]
         return Job(**{name: getattr(holder, name) for name in Job.__slots__ if name != "is_new"}, is_new=False)
     spec, keyed = job.spec, job.concurrency_key is not None
-    return Job(
+    made: Job = Job(
         id=enqueued.id,
         kind=spec.kind,
         queue=enqueued.queue,
@@ -114,6 +115,7 @@ def enqueued_job(job: NewJob, enqueued: Enqueued, holders: Mapping[int, Job] = N
         ordered=spec.ordered if keyed else None,
         is_new=enqueued.is_new,
     )
+    return made if enqueued.declared is None else replace(made, **enqueued.declared)
 
 
 class EnqueuedJobs(Sequence[Job]):

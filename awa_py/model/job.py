@@ -105,7 +105,8 @@ class JobSpec:
     """The checked options of a job, without its arguments and keys. Jobs of a kind with the same options share one.
 
     A job without a queue goes to the queue of an operator's route, or else to `default_queue`. `concurrency_limit` and
-    `ordered` only matter if the job has a concurrency key.
+    `ordered` only matter if the job has a concurrency key. `given` are the options that the caller set, if this app
+    does not declare the kind: all others are as the database knows them (`awa.kinds`). None: all values hold.
     """
 
     kind: str
@@ -122,6 +123,7 @@ class JobSpec:
     parent_id: int | None = None
     concurrency_limit: int = 1
     ordered: bool = False
+    given: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
@@ -159,6 +161,11 @@ class JobSpec:
             raise InvalidJob(f"{self.kind}: ordered is True or False, not {self.ordered!r}")
         if self.ordered and limit != 1:
             raise InvalidJob(f"{self.kind}: ordered jobs run one at a time: concurrency_limit is 1, not {limit}")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all values hold. Otherwise the database completes them."""
+        return self.given is None
 
     @property
     def is_due_immediately(self) -> bool:
@@ -227,12 +234,12 @@ class NewJob(_NewJob):
 
     def to_json(self) -> str:
         """Return the JSON object that the SQL function `awa.enqueue_many` takes."""
-        spec = self.spec
-        values: dict[str, Any] = {
-            "kind": spec.kind,
-            "priority": spec.priority,
-            "max_attempts": spec.max_attempts,
-        }
+        spec, given = self.spec, self.spec.given
+        values: dict[str, Any] = {"kind": spec.kind}
+        if given is None or "priority" in given:
+            values["priority"] = spec.priority
+        if given is None or "max_attempts" in given:
+            values["max_attempts"] = spec.max_attempts
         if spec.queue is not None:
             values["queue"] = spec.queue
         elif spec.default_queue != DEFAULT_QUEUE:
@@ -258,8 +265,10 @@ class NewJob(_NewJob):
                 values["unique_for"] = interval_text(self.unique.period)
         if self.concurrency_key is not None:
             values["concurrency_key"] = self.concurrency_key
-            values["concurrency_limit"] = spec.concurrency_limit
-            values["ordered"] = spec.ordered
+            if given is None or "concurrency_limit" in given:
+                values["concurrency_limit"] = spec.concurrency_limit
+            if given is None or "ordered" in given:
+                values["ordered"] = spec.ordered
         return f'{json.dumps(values)[:-1]},"args":{self.args_json}}}'
 
 

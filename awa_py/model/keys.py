@@ -1,6 +1,6 @@
 """Templates of keys: concurrency keys with names of arguments (`customer:{customer_id}`), and unique keys.
 
-`awa.complete_jobs` computes the same keys in SQL (`schema/0001_baseline/09_kinds.sql`), from the JSON that is stored.
+`awa.complete_jobs` computes the same keys in SQL (`schema/0001_baseline/16_kinds.sql`), from the JSON that is stored.
 """
 
 import hashlib

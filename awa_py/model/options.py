@@ -100,15 +100,18 @@ def make_template(
     default_queue: str = DEFAULT_QUEUE,
     signature: Signature | None = None,
 ) -> JobTemplate:
-    """Check the options, with the handler's signature if it is known. `default_queue` is used if `queue` is not set."""
+    """Check the options. `default_queue` is used if `queue` is not set.
+
+    `signature` is that of the handler. Without one, the app does not declare the kind, and the database completes the
+    options that are not set.
+    """
     unique = _unique_template(kind, options, signature.optional_names if signature else ())
     concurrency_key = _key_template(kind, options)
     for template in (unique, concurrency_key):
         if signature is not None and template is not None:
             template.check(signature.accepts)
-    return JobTemplate(
-        spec=_make_spec(kind, options, settings, default_queue), concurrency_key=concurrency_key, unique=unique
-    )
+    spec = _make_spec(kind, options, settings, default_queue, is_declared=signature is not None)
+    return JobTemplate(spec=spec, concurrency_key=concurrency_key, unique=unique)
 
 
 def _unique_template(kind: str, options: JobOptions, optional: Collection[str]) -> UniqueTemplate | None:
@@ -124,7 +127,7 @@ def _key_template(kind: str, options: JobOptions) -> KeyTemplate | None:
     return None if text is None else KeyTemplate(kind, text)
 
 
-def _make_spec(kind: str, options: JobOptions, settings: Settings, default_queue: str) -> JobSpec:
+def _make_spec(kind: str, options: JobOptions, settings: Settings, default_queue: str, *, is_declared: bool) -> JobSpec:
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     given.pop("unique", None)
     if given.pop("concurrency_key", None) is None and ("concurrency_limit" in given or given.get("ordered")):
@@ -140,7 +143,7 @@ def _make_spec(kind: str, options: JobOptions, settings: Settings, default_queue
         given["tags"] = _tags(kind, given["tags"])
     if "metadata" in given:
         given["metadata"] = _metadata(kind, given["metadata"], settings)
-    return JobSpec(kind=kind, default_queue=default_queue, **given)
+    return JobSpec(kind=kind, default_queue=default_queue, given=None if is_declared else frozenset(given), **given)
 
 
 def _state(kind: str, state: State | str) -> State:

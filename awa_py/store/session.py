@@ -20,7 +20,16 @@ THROTTLES = (
 # Statements that are safe whatever the search path is: they name the schema of every function, operator and type. Only
 # these run on connections of the user, and they run without a transaction through a pooler.
 SAFE_ON_ANY_PATH = frozenset(
-    {"can_insert", "enqueue_job", "enqueue_jobs", "get_jobs", "reserve_ids", "route_kinds", "wake_queues"}
+    {
+        "can_insert",
+        "enqueue_job",
+        "enqueue_jobs",
+        "enqueue_undeclared_jobs",
+        "get_jobs",
+        "reserve_ids",
+        "route_kinds",
+        "wake_queues",
+    }
 )
 
 

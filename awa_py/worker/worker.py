@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from awa_py.background import cancel_and_wait
 from awa_py.db.database import Database
 from awa_py.errors import ConfigError
+from awa_py.model.declarations import Declarations
 from awa_py.model.names import check_queue
 from awa_py.model.registry import Registry
 from awa_py.model.worker_name import WorkerName
@@ -51,12 +52,14 @@ class Worker:
         metrics: Metrics | None = None,
         worker_id: UUID | None = None,
         name: WorkerName | None = None,
+        declarations: Declarations | None = None,
         services: Sequence[MonitoredService] = (),
     ) -> None:
         """Create a worker.
 
         `queues` maps each queue to the number of its jobs that may run at once. `name` is the worker's label; it
-        defaults to AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID. `services` run for as long as the worker.
+        defaults to AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID. `declarations` are written at the start.
+        `services` run for as long as the worker.
         """
         _check_limits(queues, concurrency)
         self._database = database
@@ -79,7 +82,7 @@ class Worker:
         )
         self.ready = asyncio.Event()  # registered, and about to claim
         self.abandoned = 0  # handlers whose threads still ran when the worker ended
-        self._registration = Registration(database, self.metrics, self.info, settings.share_staleness)
+        self._registration = Registration(database, self.metrics, self.info, settings.share_staleness, declarations)
         self._parts: WorkerParts | None = None  # after the registration
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()

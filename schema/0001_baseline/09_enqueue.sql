@@ -34,13 +34,17 @@ END $$;
 -- Enqueue a JSON array of objects. Each has `kind`, and any of: args, queue, priority, run_at, delay, max_attempts,
 -- timeout, deadline, tags, metadata, parent_id, unique_key, unique_for, unique_states, concurrency_key,
 -- concurrency_limit, ordered, default_queue. A job without a queue goes to the queue of its route, else to
--- `default_queue`. Return one row per object, in their order (n). If another job holds the unique key, is_new is false
+-- `default_queue`. What an object leaves out is as its kind declares it (awa.kinds), except with `as_given`, if the caller
+-- knows the declaration. Return one row per object, in their order (n). If another job holds the unique key, is_new is false
 -- and id is the holder's. Runs as the schema's owner, so that a producer needs no rights on tables.
-CREATE FUNCTION awa.enqueue_many(jobs jsonb)
+CREATE FUNCTION awa.enqueue_many(jobs jsonb, as_given boolean DEFAULT false)
 RETURNS TABLE (n bigint, id bigint, is_new boolean, state text, run_at timestamptz, created_at timestamptz, queue text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp {stable plans} AS $$
 #variable_conflict use_column
 BEGIN
+    IF NOT as_given THEN
+        jobs := awa.complete_jobs(jobs);
+    END IF;
     -- Routes and holders are looked up in JSON objects: a join of two row sets of unknown sizes can become a nested loop.
     RETURN QUERY
     WITH given AS MATERIALIZED (

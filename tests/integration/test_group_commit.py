@@ -196,8 +196,12 @@ async def test_waiting_unique_job_does_not_delay_the_others(app: App, session: S
 
 async def test_close_waits_for_running_enqueues(database_url: str, session: Session) -> None:
     app = App(database_url)
+
+    @app.job
+    async def work() -> None: ...
+
     async with app:
-        tasks = [asyncio.create_task(app.enqueue("work")) for _ in range(20)]
+        tasks = [asyncio.create_task(work.enqueue()) for _ in range(20)]
         await asyncio.sleep(0)
     assert len({job.id for job in await asyncio.gather(*tasks)}) == 20
     assert await states(session) == {"available": 20}

@@ -79,6 +79,8 @@ def assert_producer(found: dict[str, set[str]]) -> None:
         "the schema": {"USAGE"},
         "enqueue()": {"EXECUTE"},
         "enqueue_many()": {"EXECUTE"},
+        "complete_jobs()": {"EXECUTE"},
+        "undeclared_kinds()": {"EXECUTE"},
         "schema_version": {"SELECT"},
     }
 
@@ -147,7 +149,7 @@ async def test_functions_of_the_owner_have_a_fixed_search_path_and_no_public_acc
                FROM pg_proc WHERE pronamespace = $1::text::regnamespace AND prosecdef""",
             empty.name,
         )
-    expected = {"enqueue_many", "create_day_partitions", "drop_day_partitions"}
+    expected = {"enqueue_many", "complete_jobs", "undeclared_kinds", "create_day_partitions", "drop_day_partitions"}
     assert {row["proname"] for row in definers} == expected
     for row in definers:
         assert "search_path=pg_catalog, pg_temp" in row["proconfig"], row["proname"]
@@ -239,7 +241,12 @@ async def test_error_for_a_login_without_role_names_the_role(installed: Installa
 
 async def test_login_with_table_rights_inserts_directly(installed: Installation) -> None:
     worker = await installed.login("worker")
-    async with App(worker.url, schema=installed.name) as app, app.pool.acquire() as own:
+    app = App(worker.url, schema=installed.name)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app, app.pool.acquire() as own:
         await installed.execute(
             f'REVOKE EXECUTE ON FUNCTION "{installed.name}".enqueue_many FROM {installed.name}_worker'
         )
@@ -261,7 +268,7 @@ async def test_reader_reads_everything_and_changes_nothing(installed: Installati
         for change in (app.cancel(job.id), app.retry(job.id), app.delete(job.id), app.enqueue("work")):
             with pytest.raises(NotPermitted, match="to run jobs or to make changes"):
                 await change
-        with pytest.raises(NotPermitted, match="permission denied for table queues"):
+        with pytest.raises(NotPermitted, match="permission denied for table"):
             await app.work(until_idle=True)
 
 
