@@ -31,6 +31,8 @@ STABLE_PLAN_SETTINGS = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",  # planning for each set of values costs more than running the plan
 }
+# A commit that a crash of the server loses is repeated or not missed: no need to wait for the disk or for a standby.
+ASYNC_COMMIT_SETTINGS = {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}
 # After waiting for a lock, a statement must see what the previous holder committed, whatever the database's default is.
 ISOLATION_SETTINGS = {"default_transaction_isolation": "read committed"}
 # Of sessions on which only awa runs statements.

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from awa_py.db.database import CLOSE_TIMEOUT_S, Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
@@ -15,13 +16,35 @@ from awa_py.text import describe, short_duration
 logger = logging.getLogger("awa.db")
 
 COMMAND_TIMEOUT_S = 75.0  # longer than any of our statements may take: after that, a proxy has swallowed the answer
+END_TIMEOUT_S = 5.0
 RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0)
 MIN_WARNING_INTERVAL_S = 60.0  # doubles with each warning of the same outage
 MAX_WARNING_INTERVAL_S = 600.0
 
 
+# $1 and $2 the former session · $3 the process id of this one, as the server reported it to the client. Without a row,
+# there is a pooler in between, and the sessions behind it are not ours to end.
+REPLACE_SESSION = f"""
+    SELECT pid, backend_start AS started_at,
+           (SELECT pg_terminate_backend(former.pid, {END_TIMEOUT_S * 1000:.0f})
+            FROM pg_stat_activity AS former WHERE former.pid = $1 AND former.backend_start = $2) IS FALSE AS former_runs
+    FROM pg_stat_activity WHERE pid = pg_backend_pid() AND pid = $3
+"""
+
+
+class ServerSession(NamedTuple):
+    """A session as the server knows it. A process id alone may be used again."""
+
+    pid: int
+    started_at: datetime
+
+
 class ReconnectingConnection:
     """A dedicated connection; `get()` waits until the database is reachable and opens it again if it was lost.
+
+    A session can outlive its connection: a statement that waits for a lock or a standby does not notice that nobody
+    waits for its answer. So a new connection first ends the former session. There is never more than one, and what
+    the former one did not commit by then, it never will.
 
     Refusals (a wrong password, a missing database) are retried too, since an operator may be about to fix them. With
     `fail_fast`, a refusal before the first successful connection is taken for a configuration error and raised.
@@ -44,6 +67,7 @@ class ReconnectingConnection:
         self._fail_fast = fail_fast
         self._on_connect = on_connect
         self._connection: DedicatedConnection | None = None
+        self._session: ServerSession | None = None  # the current one or, without a connection, the former one
         self._was_connected = False
         self._reconnects = metrics.reconnects.labels(purpose)
         self.problem = ""  # why `get()` is waiting; empty if it is not
@@ -61,6 +85,7 @@ class ReconnectingConnection:
                 self._connection = await self._database.connect(
                     self._purpose, self._settings, command_timeout_s=COMMAND_TIMEOUT_S
                 )
+                await self._replace_session(self._connection)
                 if self._on_connect is not None:
                     await self._on_connect(self._connection)
             except (*CONNECTION_LOST, *CONNECTION_REFUSED) as error:
@@ -79,6 +104,16 @@ class ReconnectingConnection:
             self.problem = ""
         assert self._connection is not None
         return self._connection
+
+    async def _replace_session(self, connection: DedicatedConnection) -> None:
+        """End the former session, and remember the new one."""
+        former = self._session or (None, None)
+        row = await connection.fetchrow(REPLACE_SESSION, *former, connection.get_server_pid())
+        if row is None:
+            return
+        if row["former_runs"]:
+            raise TimeoutError(f"the former session, {former[0]}, did not end within {END_TIMEOUT_S:.3g} s")
+        self._session = ServerSession(row["pid"], row["started_at"])
 
     def drop(self) -> None:
         """Close the connection without waiting. The next `get()` opens a new one."""

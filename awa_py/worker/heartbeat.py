@@ -15,7 +15,7 @@ from operator import attrgetter
 import asyncpg
 
 from awa_py.background import LoopThread, wait_for_event
-from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.database import ASYNC_COMMIT_SETTINGS, Database
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
@@ -126,7 +126,7 @@ class Heartbeat:
         # If the worker is cut off, the server must keep its lock for as long as its handlers may run, which is until
         # their leases expire.
         keepalive_s = min(math.ceil(self._own_staleness_s), MAX_KEEPALIVE_S)
-        settings = {**STABLE_PLAN_SETTINGS, "tcp_keepalives_idle": str(keepalive_s), "tcp_user_timeout": "0"}
+        settings = {**ASYNC_COMMIT_SETTINGS, "tcp_keepalives_idle": str(keepalive_s), "tcp_user_timeout": "0"}
         connection = ReconnectingConnection(self._database, "heartbeat", self._metrics, settings)
         try:
             async with asyncio.TaskGroup() as tasks:

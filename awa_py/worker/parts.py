@@ -10,7 +10,7 @@ Parts that need each other in both directions are connected by callbacks, all of
 import asyncio
 from collections.abc import Callable, Mapping
 
-from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.database import ASYNC_COMMIT_SETTINGS, STABLE_PLAN_SETTINGS, Database
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.types import DedicatedConnection
@@ -32,9 +32,6 @@ from awa_py.worker.in_flight import InFlightJobs
 from awa_py.worker.loop_watchdog import LoopWatchdog
 from awa_py.worker.notifications import NotificationDispatcher
 from awa_py.worker.tracing_executor import executor_type
-
-# A commit that a crash of the server loses is repeated or not missed: no need to wait for the disk.
-ASYNC_COMMIT_SETTINGS = {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}
 
 
 class WorkerParts:

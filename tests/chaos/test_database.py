@@ -19,7 +19,7 @@ from awa_py.store.finish import complete_jobs
 from awa_py.store.heartbeat import renew_leases
 from tests.chaos import jobs
 from tests.processes import FAST, eventually, processes
-from tests.support import another_session, claim, look, new_owner, put_one
+from tests.support import HASTY, another_session, claim, look, new_owner, put_one, working
 
 pytestmark = pytest.mark.chaos
 
@@ -109,6 +109,27 @@ async def test_jobs_that_finished_during_an_outage_do_not_run_again(  # A20
             found = [await app.get(job.id) for job in enqueued]
     assert {(job.attempt, job.rescues) for job in found} == {(1, 0)}
     assert log.read_text().count("start") == 20
+
+
+async def test_worker_has_one_heartbeat_session_while_synchronous_replication_hangs(server: EmbeddedPostgres) -> None:
+    database = Database(server.url, Schema())
+    await migrations.migrate(database)
+    app = awa.App(server.url, settings=HASTY)
+    async with another_session(database) as session:
+        connection = session.connection
+        async with working(app):
+            await connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            await connection.execute("SELECT pg_reload_conf()")
+            sent = "SELECT max(heartbeat_at) > now() - interval '1 second' FROM awa.workers"
+            for _ in range(12):  # four times the staleness
+                await asyncio.sleep(0.5)
+                sessions = await connection.fetchval(
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'awa heartbeat'"
+                )
+                assert sessions == 1
+            await eventually("heartbeats are sent", lambda: connection.fetchval(sent))
+            await connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            await connection.execute("SELECT pg_reload_conf()")
 
 
 async def test_worker_whose_claim_a_crash_undid_cannot_write_to_the_job(

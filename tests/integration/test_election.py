@@ -205,7 +205,7 @@ class TestElection:
             return TaskResult()
 
         hourly = Task(name="hourly", interval=timedelta(hours=1), run=touch)
-        monkeypatch.setattr("awa_py.maintenance.election.all_tasks", lambda *_: [hourly])
+        monkeypatch.setattr("awa_py.maintenance.election.all_tasks", lambda *_, **__: [hourly])
         async with candidate_of(app) as candidate:
             await eventually(lambda: candidate.is_leader)
             epoch = await session.connection.fetchval("SELECT epoch FROM awa.leader")

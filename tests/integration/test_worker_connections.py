@@ -12,12 +12,15 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context
+from awa_py.db.database import Database
 from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
 from tests.proxy import counting_proxy
 from tests.support import (
+    HASTY,
     PATIENCE_S,
     QUICK,
+    another_session,
     count,
     eventually,
     nothing_runs,
@@ -51,6 +54,46 @@ class TestConnections:
                 wire.stop_forwarding()
                 job = await outside.enqueue("work")
                 await outside.result(job.id, timeout="60s")
+
+    async def test_jobs_of_a_claim_that_hung_when_its_connection_broke_run_at_once(
+        self, database_url: str, session: Session, database: Database
+    ) -> None:
+        """The claim waits for a lock. It must not commit after the worker has looked for the jobs of a lost answer."""
+        async with counting_proxy(database_url) as (url, wire):
+            app = with_settings(url, QUICK)
+
+            @app.job
+            async def work() -> None: ...
+
+            outside = App(database_url)
+            async with outside, another_session(database) as locker:
+                jobs = await outside.enqueue_many([outside.new("work", max_attempts=1) for _ in range(5)])
+                lock = locker.connection.transaction()
+                await lock.start()
+                await locker.connection.execute("LOCK TABLE awa.ready IN ACCESS EXCLUSIVE MODE")
+                async with working(app):
+                    waiting = partial(pids_of, session, "awa claims", "wait_event_type = 'Lock'")
+                    first = await eventually(waiting)
+                    await wire.close_connections()
+                    await eventually(partial(is_replaced, session, "awa claims", first, "wait_event_type = 'Lock'"))
+                    await lock.rollback()
+                    for job in jobs:
+                        await outside.result(job.id, timeout="20s")
+                found = [await outside.get(job.id) for job in jobs]
+        assert {(job.attempt, job.rescues) for job in found} == {(1, 0)}
+
+    async def test_heartbeat_that_hangs_does_not_pile_up_sessions(
+        self, database_url: str, session: Session, database: Database
+    ) -> None:
+        app = with_settings(database_url, HASTY)
+        seen: set[int] = set()
+        async with app, working(app), another_session(database) as locker, locker.connection.transaction():
+            await locker.connection.execute("LOCK TABLE awa.workers IN ACCESS EXCLUSIVE MODE")
+            while len(seen) < 4:
+                pids = await pids_of(session, "awa heartbeat")
+                seen |= pids
+                assert len(pids) <= 2  # a new session ends the former one first of all
+                await asyncio.sleep(0.05)
 
     async def test_connection_has_keepalives_that_detect_a_lost_server(self, connection: DedicatedConnection) -> None:
         """A server that was cut off does not close its connections: the kernel must notice it within 15 s."""
@@ -90,9 +133,9 @@ class TestConnections:
 
         async with app, working(app) as worker:
             for _ in range(2):
-                before = await listener_pids(session)
+                before = await pids_of(session, "awa listener")
                 assert await terminate(session, "awa listener") == 1
-                await eventually(partial(has_new_listener, session, before))
+                await eventually(partial(has_new_session, session, "awa listener", before))
                 await eventually(lambda: worker.listening)
                 job = await app.enqueue("work")
                 await app.result(job.id, timeout="20s")
@@ -136,15 +179,23 @@ class TestConnections:
         assert twice == []
 
 
-async def listener_pids(session: Session) -> set[int]:
+async def pids_of(session: Session, name: str, condition: str = "true") -> set[int]:
+    """Return the sessions of this application name."""
     rows = await session.connection.fetch(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'awa listener'"
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 "
+        f"AND {condition}",
+        name,
     )
     return {row["pid"] for row in rows}
 
 
-async def has_new_listener(session: Session, before: set[int]) -> bool:
-    return bool(await listener_pids(session) - before)
+async def has_new_session(session: Session, name: str, before: set[int]) -> bool:
+    return bool(await pids_of(session, name) - before)
+
+
+async def is_replaced(session: Session, name: str, before: set[int], condition: str) -> bool:
+    now = await pids_of(session, name, condition)
+    return bool(now) and not now & before
 
 
 async def test_progress_survives_a_broken_connection(app: App, session: Session) -> None:
