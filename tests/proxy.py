@@ -8,6 +8,46 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 SSL_REQUEST = 80877103
+CANCEL_REQUEST = 80877102
+
+
+class StatementReader:
+    """Reads the messages of one client, and recognizes the statements that it runs."""
+
+    def __init__(self) -> None:
+        self.parameters: dict[str, str] = {}  # of the startup message
+        self._started = False
+        self._texts: dict[bytes, str] = {}  # by name of the prepared statement
+        self._portal = "?"
+
+    @property
+    def application(self) -> str:
+        return self.parameters.get("application_name", "?")
+
+    async def read(self, reader: asyncio.StreamReader) -> tuple[bytes, str | None]:
+        """Return the next message, and the first line of the statement that it runs, if it runs one."""
+        kind = await reader.readexactly(1) if self._started else b""
+        head = await reader.readexactly(4)
+        body = await reader.readexactly(int.from_bytes(head, "big") - 4)
+        statement = None
+        if not self._started:
+            self._read_startup(body)
+        elif kind == b"P":  # Parse: name and statement
+            name, text = body.split(b"\0")[:2]
+            self._texts[name] = first_line(text)
+        elif kind == b"B":  # Bind: portal and statement name
+            self._portal = self._texts.get(body.split(b"\0")[1], "?")
+        elif kind == b"E":  # Execute
+            statement = self._portal
+        elif kind == b"Q":
+            statement = first_line(body.rstrip(b"\0"))
+        return kind + head + body, statement
+
+    def _read_startup(self, body: bytes) -> None:
+        if int.from_bytes(body[:4], "big") not in (SSL_REQUEST, CANCEL_REQUEST):
+            self._started = True
+            words = body[4:].decode().split("\0")
+            self.parameters = dict(zip(words[::2], words[1::2], strict=False))
 
 
 class CountingProxy:
@@ -63,31 +103,17 @@ class CountingProxy:
             await asyncio.sleep(0.01)
 
     async def _forward_and_count(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        name = "?"
-        texts: dict[bytes, str] = {}  # by name of the prepared statement
-        portal = "?"
-        started = False
+        client = StatementReader()
+        settings: dict[str, str] = {}
         while True:
-            kind = await reader.readexactly(1) if started else b""
-            head = await reader.readexactly(4)
-            body = await reader.readexactly(int.from_bytes(head, "big") - 4)
-            if not started and int.from_bytes(body[:4], "big") != SSL_REQUEST:
-                started = True
-                parameters = body[4:].decode().split("\0")
-                settings = dict(zip(parameters[::2], parameters[1::2], strict=False))
-                name = settings["application_name"]
-                self.settings[name] = settings
-            elif kind == b"P":  # Parse: name and statement
-                statement, text = body.split(b"\0")[:2]
-                texts[statement] = first_line(text)
-            elif kind == b"B":  # Bind: portal and statement name
-                portal = texts.get(body.split(b"\0")[1], "?")
-            elif kind == b"E":  # Execute
-                self.statements[name, portal] += 1
-            elif kind == b"Q":
-                self.statements[name, first_line(body.rstrip(b"\0"))] += 1
-                self.settings[name] |= re.findall(r"set_config\('(\w+)', '(\w+)'", body.decode())
-            await self._write(writer, kind + head + body)
+            message, statement = await client.read(reader)
+            if client.parameters and not settings:
+                settings = self.settings[client.application] = client.parameters
+            if statement is not None:
+                self.statements[client.application, statement] += 1
+            if message[:1] == b"Q":
+                settings |= re.findall(r"set_config\('(\w+)', '(\w+)'", message[5:].decode())
+            await self._write(writer, message)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -1,0 +1,169 @@
+"""One run: load, faults, quiet, and the check of the promises."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from tests.chaos import evidence as read
+from tests.chaos import handlers
+from tests.chaos.checker import Violation, check
+from tests.chaos.cluster import STALENESS_S, Cluster
+from tests.chaos.evidence import Evidence
+from tests.chaos.faults import ALL, Fault, Record, schedule
+from tests.chaos.history import history
+from tests.chaos.producers import CREATE_ORDERS, Producers
+from tests.chaos.recovery import Recovery, recoveries
+
+WARM_UP_TIMEOUT_S = 60.0
+SETTLE_S = 60.0  # without any change: then it has not settled
+UNFINISHED = "SELECT count(*) FROM awa.jobs WHERE state NOT IN ('completed', 'failed', 'cancelled')"
+FINISHED = "SELECT count(*) FROM awa.jobs WHERE state IN ('completed', 'failed', 'cancelled')"
+MAX_HISTORIES = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """The outcome of a run."""
+
+    seed: int
+    seconds: float
+    jobs: dict[str, int]  # by what their producers were told
+    states: dict[str, int]
+    starts: int
+    settled_s: float
+    faults: list[Recovery]
+    skipped: list[str]
+    violations: list[Violation]
+    histories: list[str]
+    directory: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "histories": []}
+
+
+class Run:
+    """Runs the faults of a seed for some time, and checks what is left."""
+
+    def __init__(
+        self, seed: int, seconds: float, *, kinds: tuple[type[Fault], ...] = ALL, directory: Path | None = None
+    ) -> None:
+        self._seed = seed
+        self._seconds = seconds
+        self._kinds = kinds
+        self.cluster = Cluster(directory=directory)
+        self._records: list[Record] = []
+
+    async def execute(self) -> Result:
+        async with self.cluster as cluster:
+            async with cluster.primary.connection() as connection:
+                await connection.execute(CREATE_ORDERS)
+            producers = Producers(cluster.producers.url(cluster.primary.postgres.url), self._seed)
+            await producers.start()
+            try:
+                await self._warm_up()
+                began = time.time()
+                await self._cause_faults(began)
+                await producers.stop()
+                settled_s = await self._settle()
+            finally:
+                await producers.close()
+            found = await self._gather(producers)
+            violations = check(found)
+            return Result(
+                seed=self._seed,
+                seconds=round(time.time() - began, 1),
+                jobs=producers.counts(),
+                states=dict(Counter(row.state for row in found.rows)),
+                starts=len(found.starts),
+                settled_s=round(settled_s, 1),
+                faults=recoveries(found, began),
+                skipped=[f"{record}: {record.skipped}" for record in self._records if record.skipped],
+                violations=violations,
+                histories=await self._histories(found, violations),
+                directory=str(cluster.directory),
+            )
+
+    async def _warm_up(self) -> None:
+        """Wait until the processes have started and jobs complete."""
+        deadline = time.monotonic() + WARM_UP_TIMEOUT_S
+        async with self.cluster.primary.connection() as connection:
+            while await connection.fetchval("SELECT count(*) FROM awa.completed") < 20:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"no jobs complete: see the logs in {self.cluster.directory}")
+                await asyncio.sleep(0.2)
+
+    async def _cause_faults(self, began: float) -> None:
+        for pause_s, fault in schedule(self._seed, self._kinds):
+            await asyncio.sleep(pause_s)
+            if time.time() - began > self._seconds:
+                return
+            await self._cause(fault, began)
+
+    async def _cause(self, fault: Fault, began: float) -> None:
+        record = fault.record
+        self._records.append(record)
+        record.skipped = fault.impossible(self.cluster)
+        record.began = time.time()
+        if not record.skipped:
+            print(f"{record.began - began:6.1f} s  {record.name}", end="", flush=True)
+            await fault.run(self.cluster)
+            record.violations += [f"{name} ended by itself" for name in self.cluster.crashed_nodes()]
+        record.ended = time.time()
+        record.healed = record.healed or record.ended
+        print(f" · {record.detail or '-'}{f' · skipped: {record.skipped}' if record.skipped else ''}", flush=True)
+        for node in self.cluster.nodes:  # one that ended by itself is a violation; the others must be able to go on
+            if not node.process.running:
+                node.start()
+
+    async def _settle(self) -> float:
+        """Wait until every job has ended, or nothing changes any more. Return the seconds that this took."""
+        began = changed = time.monotonic()
+        before = -1
+        # Schedules go on forever: their last jobs are waited for like any other.
+        while True:
+            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                async with self.cluster.primary.connection() as connection:
+                    await connection.execute("UPDATE awa.cron SET paused = true WHERE NOT paused")
+                    if not await connection.fetchval(UNFINISHED):
+                        return time.monotonic() - began
+                    finished = await connection.fetchval(FINISHED)
+                if finished != before:
+                    before, changed = finished, time.monotonic()
+            if time.monotonic() - changed > SETTLE_S:
+                return time.monotonic() - began
+            await asyncio.sleep(0.2)
+
+    async def _gather(self, producers: Producers) -> Evidence:
+        async with self.cluster.primary.connection() as connection:
+            rows = await read.read_rows(connection)
+            written = {row["n"] for row in await connection.fetch("SELECT n FROM orders")}
+        directory = self.cluster.directory
+        (directory / "orders.json").write_text(json.dumps([asdict(order) for order in producers.orders]))
+        (directory / "faults.json").write_text(json.dumps([asdict(record) for record in self._records]))
+        (directory / "rows.json").write_text(json.dumps([asdict(row) for row in rows]))
+        return Evidence(
+            starts=read.read_starts(self.cluster.attempts_log),
+            rows=rows,
+            orders=producers.orders,
+            written_orders=frozenset(written),
+            faults=self._records,
+            lives=[life for node in self.cluster.nodes for life in node.lives],
+            elections=read.read_elections(directory / f"{node.name}.log" for node in self.cluster.nodes),
+            staleness_s=STALENESS_S,
+            key_limit=handlers.KEY_LIMIT,
+        )
+
+    async def _histories(self, found: Evidence, violations: list[Violation]) -> list[str]:
+        """Return the histories of the first jobs that show a violation."""
+        jobs = list(dict.fromkeys(job for violation in violations for job in violation.jobs))[:MAX_HISTORIES]
+        if not jobs:
+            return []
+        async with self.cluster.primary.connection() as connection:
+            return [await history(connection, found, job, self.cluster.directory) for job in jobs]
