@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test chaos mutants check format snapshot bench-peers clean
+.PHONY: demo test chaos fuzz mutants check format snapshot bench-peers clean
 
 demo: .venv/installed
 	$(BIN)/awa demo
@@ -13,6 +13,10 @@ test: .venv/installed
 # kill, freeze and restart real processes
 chaos: .venv/installed
 	$(BIN)/pytest -m chaos
+
+# try ten times as many odd inputs as the tests do, and other ones each time
+fuzz: .venv/installed
+	AWA_TEST_FUZZ=10 $(BIN)/pytest -k fuzz
 
 # plant one-line mistakes and see that the tests notice each, about 10 minutes
 mutants: .venv/installed
