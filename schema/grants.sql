@@ -17,10 +17,10 @@ GRANT EXECUTE ON ALL ROUTINES IN SCHEMA "awa" TO "awa_worker";
 GRANT EXECUTE ON FUNCTION awa.enqueue, awa.enqueue_many, awa.complete_jobs, awa.undeclared_kinds TO "awa_producer";
 GRANT SELECT ON awa.schema_version TO "awa_producer";
 
--- The reader reads rows, and calls two functions that count running jobs.
+-- The reader reads rows, and calls the functions that only read.
 GRANT SELECT ON ALL TABLES IN SCHEMA "awa" TO "awa_reader";
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA "awa" TO "awa_reader";
-GRANT EXECUTE ON FUNCTION awa.running_of_queue, awa.running_with_key TO "awa_reader";
+GRANT EXECUTE ON FUNCTION awa.get_jobs, awa.running_of_queue, awa.running_with_key TO "awa_reader";
 
 -- The partitions of the next days.
 ALTER DEFAULT PRIVILEGES IN SCHEMA "awa" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "awa_worker";

@@ -32,11 +32,12 @@ STABLE_PLAN_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",  # planning for each set of values costs more than running the plan
 }
 # A commit that a crash of the server loses is repeated or not missed: no need to wait for the disk or for a standby.
-ASYNC_COMMIT_SETTINGS = {**STABLE_PLAN_SETTINGS, "synchronous_commit": "off"}
+ASYNC_COMMIT_SETTINGS = {"synchronous_commit": "off"}
 # After waiting for a lock, a statement must see what the previous holder committed, whatever the database's default is.
 ISOLATION_SETTINGS = {"default_transaction_isolation": "read committed"}
 # Of sessions on which only awa runs statements.
-OWN_SETTINGS = {"search_path": SEARCH_PATH}
+OWN_SETTINGS = {"search_path": SEARCH_PATH, **STABLE_PLAN_SETTINGS}
+SET_LOCAL_OWN_SETTINGS = "; ".join(f"SET LOCAL {name} = {value}" for name, value in OWN_SETTINGS.items())
 # PostgreSQL notices a client that vanished without closing its connection, and releases its locks.
 SERVER_KEEPALIVE_SETTINGS = {
     "tcp_keepalives_idle": "5",

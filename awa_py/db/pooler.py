@@ -37,9 +37,9 @@ class PooledConnection(DedicatedConnection):
 
 
 class OwnPooledConnection(PooledConnection):
-    """A pooled connection on which only awa runs statements. Each transaction has to set the search path."""
+    """A pooled connection on which only awa runs statements. Each transaction has to set the OWN_SETTINGS."""
 
-    sets_search_path_per_transaction = True
+    sets_own_settings_per_transaction = True
 
 
 class DirectConnection(DedicatedConnection):

@@ -13,7 +13,7 @@ import asyncpg
 
 from awa_py.background import LoopThread, cancel_and_wait, wait_for_event
 from awa_py.db import migrations
-from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
 from awa_py.db.listener import NotificationReader, Topic
 from awa_py.db.reconnecting import ReconnectingConnection
@@ -204,7 +204,6 @@ def _session_settings(settings: Settings) -> dict[str, str]:
     """Return settings with which PostgreSQL ends the session of a frozen leader."""
     timeout_ms = str(int(settings.leader_timeout.total_seconds() * 1000))
     return {
-        **STABLE_PLAN_SETTINGS,
         "idle_session_timeout": timeout_ms,
         "idle_in_transaction_session_timeout": timeout_ms,
         "statement_timeout": timeout_ms,

@@ -70,7 +70,10 @@ class SeenJobs(NamedTuple):
     leases: Sequence[int]
 
 
-UNSEEN = (None, None)
+def _seen_by_id(ids: Sequence[int], seen: SeenJobs | None) -> str | None:
+    if seen is None:
+        return None
+    return json.dumps({job_id: f"{state} {lease}" for job_id, state, lease in zip(ids, *seen, strict=True)})
 
 
 async def get_jobs(session: Session, ids: Sequence[int]) -> dict[int, Job]:
@@ -107,7 +110,7 @@ async def get_final_state(session: Session, job_id: int) -> FinalState | None:
 
 async def cancel_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> dict[int, str]:
     """Cancel jobs. Return what happened to each unfinished job: `cancelled`, or `requested` if it runs."""
-    return {row["id"]: row["answer"] for row in await session.fetch("cancel_jobs", ids, *(seen or UNSEEN))}
+    return {row["id"]: row["answer"] for row in await session.fetch("cancel_jobs", ids, _seen_by_id(ids, seen))}
 
 
 async def retry_jobs(
@@ -117,19 +120,19 @@ async def retry_jobs(
 
     With `write_events`, the end of the last attempt is kept as an event, because the row forgets it.
     """
-    return {row["id"] for row in await session.fetch("retry_jobs", ids, *(seen or UNSEEN), write_events)}
+    return {row["id"] for row in await session.fetch("retry_jobs", ids, _seen_by_id(ids, seen), write_events)}
 
 
 async def delete_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> set[int]:
     """Delete jobs that do not run. Return the deleted ids."""
-    return {row["id"] for row in await session.fetch("delete_jobs", ids, *(seen or UNSEEN))}
+    return {row["id"] for row in await session.fetch("delete_jobs", ids, _seen_by_id(ids, seen))}
 
 
 async def move_jobs(
     session: Session, ids: Sequence[int], seen: SeenJobs | None = None, *, queue: str | None, priority: int | None
 ) -> set[int]:
     """Move waiting jobs to a queue, a priority (None: no change), or both. Return the moved ids."""
-    return {row["id"] for row in await session.fetch("move_jobs", ids, *(seen or UNSEEN), queue, priority)}
+    return {row["id"] for row in await session.fetch("move_jobs", ids, _seen_by_id(ids, seen), queue, priority)}
 
 
 async def explain_job(session: Session, job_id: int, *, staleness: timedelta) -> JobConditions | None:

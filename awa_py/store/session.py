@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from awa_py.db.columns import fill_placeholders
+from awa_py.db.database import SET_LOCAL_OWN_SETTINGS
 from awa_py.db.schema import Schema
-from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
 from awa_py.db.types import Connection, Record
 
 # How often in a row the queue `q` was throttled: one less for every two minutes since the last cooldown ended.
@@ -43,27 +43,27 @@ def statement(name: str, schema: Schema) -> str:
 class Session:
     """A connection and a schema. Example: `await Session(connection, schema).fetch("get_jobs", ids)`.
 
-    The connection is one of awa's own, with a pinned search path; or the user's, if `is_own` is False.
+    The connection is one of awa's own, with the OWN_SETTINGS; or the user's, if `is_own` is False.
     """
 
-    __slots__ = ("_has_pinned_path", "_is_own", "connection", "schema")
+    __slots__ = ("_has_own_settings", "_is_own", "connection", "schema")
 
     def __init__(self, connection: Connection, schema: Schema, *, is_own: bool = True) -> None:
         self.connection = connection
         self.schema = schema
         self._is_own = is_own
-        self._has_pinned_path = is_own and not getattr(connection, "sets_search_path_per_transaction", False)
+        self._has_own_settings = is_own and not getattr(connection, "sets_own_settings_per_transaction", False)
 
     async def fetch(self, name: str, *values: object) -> list[Record]:
-        if self._has_pinned_path or name in SAFE_ON_ANY_PATH:
+        if self._has_own_settings or name in SAFE_ON_ANY_PATH:
             return await self.connection.fetch(statement(name, self.schema), *values)
-        async with self._pinned_path():
+        async with self._own_settings():
             return await self.connection.fetch(statement(name, self.schema), *values)
 
     async def fetchrow(self, name: str, *values: object) -> Record | None:
-        if self._has_pinned_path or name in SAFE_ON_ANY_PATH:
+        if self._has_own_settings or name in SAFE_ON_ANY_PATH:
             return await self.connection.fetchrow(statement(name, self.schema), *values)
-        async with self._pinned_path():
+        async with self._own_settings():
             return await self.connection.fetchrow(statement(name, self.schema), *values)
 
     async def fetchval(self, name: str, *values: object) -> Any:
@@ -76,10 +76,10 @@ class Session:
         return now
 
     @asynccontextmanager
-    async def _pinned_path(self) -> AsyncIterator[None]:
-        """Set the search path of the transaction, or of a new one."""
+    async def _own_settings(self) -> AsyncIterator[None]:
+        """Set the settings of the transaction, or of a new one."""
         if not self._is_own:
             raise AssertionError("this statement is not safe on a connection of the user")
         async with nullcontext() if self.connection.is_in_transaction() else self.connection.transaction():
-            await self.connection.execute(SET_LOCAL_SEARCH_PATH)
+            await self.connection.execute(SET_LOCAL_OWN_SETTINGS)
             yield

@@ -10,7 +10,7 @@ Parts that need each other in both directions are connected by callbacks, all of
 import asyncio
 from collections.abc import Callable, Mapping
 
-from awa_py.db.database import ASYNC_COMMIT_SETTINGS, STABLE_PLAN_SETTINGS, Database
+from awa_py.db.database import ASYNC_COMMIT_SETTINGS, Database
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.types import DedicatedConnection
@@ -106,7 +106,7 @@ class WorkerParts:
 
     def _build_completer(self) -> Completer:
         return Completer(
-            ReconnectingConnection(self._database, "finishes", self._metrics, STABLE_PLAN_SETTINGS),
+            ReconnectingConnection(self._database, "finishes", self._metrics),
             self._database.schema,
             self.in_flight,
             self._metrics,

@@ -23,3 +23,11 @@ CREATE VIEW awa.jobs AS
                expires_at, NULL, NULL
         FROM awa.dead
     ) AS jobs;
+
+-- Return jobs by id. A statement that reads the view itself could scan whole tables, depending on the session's settings
+-- and on when it was planned.
+CREATE FUNCTION awa.get_jobs(ids bigint[]) RETURNS SETOF awa.jobs
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp {stable plans} AS $$
+BEGIN
+    RETURN QUERY SELECT * FROM awa.jobs WHERE id = ANY (ids);
+END $$;

@@ -55,11 +55,12 @@ CREATE INDEX listening_worker ON awa.listening (worker_id);
 -- Notify subscribed workers that the queues have available jobs, and the leader of a due time that is close. The leader
 -- finds later due times by polling. It has a channel of its own, so that jobs do not wake up the candidates, which each
 -- worker has.
-CREATE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void LANGUAGE sql
+CREATE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void
+LANGUAGE sql {stable plans}
 BEGIN ATOMIC
     SELECT pg_notify('awa', 'ready:' || name)
     FROM unnest(ready_queues) AS name
-    WHERE EXISTS (SELECT FROM awa.listening WHERE queue = name)
+    WHERE EXISTS (SELECT FROM awa.listening WHERE queue = name OFFSET 0)  -- not a semi-join
     UNION ALL
     SELECT pg_notify('awa' || ':leader', 'due:') WHERE due < now() + interval '10 seconds';
 END;

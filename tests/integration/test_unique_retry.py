@@ -226,7 +226,7 @@ async def key_lookups(session: Session, ids: list[int]) -> int:
     transaction = session.connection.transaction()
     await transaction.start()
     text = await session.connection.fetchval(
-        f"EXPLAIN (ANALYZE, FORMAT JSON) {statement('retry_jobs', session.schema)}", ids, None, None, True
+        f"EXPLAIN (ANALYZE, FORMAT JSON) {statement('retry_jobs', session.schema)}", ids, None, True
     )
     await transaction.rollback()
     (found,) = [node for node in nodes(json.loads(text)[0]["Plan"]) if node.get("Subplan Name") == "CTE keyed"]

@@ -1,15 +1,15 @@
 -- available, scheduled, retryable, waiting → cancelled. A running job is marked, and its worker notified.
--- $1 ids · $2 states and $3 leases that the jobs must have (both NULL: any)
+-- $1 ids · $2 the state and the lease that each job must have, a JSON object: {"17": "available 0"} (NULL: any)
 -- Returns `cancelled` or `requested` for each unfinished job.
-WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(job_id, in_state, with_lease)),
+WITH seen AS MATERIALIZED (SELECT $2::text::jsonb AS by_id),
 deleted_ready AS (
-    DELETE FROM awa.ready USING wanted
-    WHERE id = job_id AND (in_state IS NULL OR (in_state = 'available' AND lease = with_lease))
+    DELETE FROM awa.ready
+    WHERE id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = 'available ' || lease)
     RETURNING {carried}, run_at, errors, attempt, lease
 ),
 deleted_scheduled AS (
-    DELETE FROM awa.scheduled USING wanted
-    WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
+    DELETE FROM awa.scheduled
+    WHERE id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = state || ' ' || lease)
     RETURNING {carried}, run_at, errors, attempt, lease
 ),
 deleted AS (SELECT * FROM deleted_ready UNION ALL SELECT * FROM deleted_scheduled),
@@ -21,10 +21,10 @@ cancelled AS (
 requested AS (
     UPDATE awa.running SET cancel_requested_at = coalesce(cancel_requested_at, now())
     WHERE id = ANY (ARRAY(
-        SELECT id FROM awa.running JOIN wanted ON id = job_id
-        WHERE in_state IS NULL OR (in_state = 'running' AND lease = with_lease)
+        SELECT id FROM awa.running
+        WHERE id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = 'running ' || lease)
         ORDER BY id  -- workers write to these rows too, and lock them in the same order
-        FOR UPDATE OF running
+        FOR UPDATE
     ))
     RETURNING id, lease
 ),

@@ -1,5 +1,4 @@
 -- Jobs by id, in any state.
 -- $1 ids, as the text of an array: asyncpg would look up the array's type on the caller's connection
 SELECT {shown}
-FROM awa.jobs
-WHERE id OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::bigint[])
+FROM awa.get_jobs($1::pg_catalog.text::bigint[])

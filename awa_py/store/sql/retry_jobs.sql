@@ -2,10 +2,10 @@
 -- have. A deadline that has passed is removed: the operator decides. A finished job acquires its unique key again, and
 -- is left alone if another job holds it. Of several jobs with the same key one is retried: the one that still holds it,
 -- else the oldest.
--- $1 ids · $2 states and $3 leases that the jobs must have (both NULL: any)
--- $4 whether to write the end of the last attempt and the retry as events
+-- $1 ids · $2 the state and the lease that each job must have, a JSON object: {"17": "available 0"} (NULL: any)
+-- $3 whether to write the end of the last attempt and the retry as events
 -- Returns the ids of the retried jobs.
-WITH wanted AS (SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[]) AS w(job_id, in_state, with_lease)),
+WITH seen AS MATERIALIZED (SELECT $2::text::jsonb AS by_id),
 -- Evaluated only if one of the jobs has a key. Keys are acquired in their order, as enqueue_many does it, so that two
 -- callers cannot deadlock. A finished job does not keep others from its key: the last one in the order gets it.
 keyed AS MATERIALIZED (
@@ -13,20 +13,20 @@ keyed AS MATERIALIZED (
     FROM (SELECT id, unique_key
           FROM (SELECT id, unique_key, state, lease FROM awa.dead
                 UNION ALL SELECT id, unique_key, 'completed', lease FROM awa.completed) AS finished
-          JOIN wanted ON id = job_id
-          WHERE unique_key IS NOT NULL AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
-          ORDER BY unique_key, id DESC OFFSET 0) AS sorted
+          WHERE unique_key IS NOT NULL
+            AND id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = state || ' ' || lease)
+          ORDER BY unique_key COLLATE "C", id DESC OFFSET 0) AS sorted
 ),
 holders AS MATERIALIZED (SELECT min(id) AS id FROM keyed WHERE holder = id GROUP BY unique_key),
 deleted_dead AS (
-    DELETE FROM awa.dead USING wanted
-    WHERE id = job_id AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
+    DELETE FROM awa.dead
+    WHERE id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = state || ' ' || lease)
       AND (unique_key IS NULL OR id IN (SELECT id FROM holders))
     RETURNING {carried}, errors, lease, attempt, state, attempted_at, finalized_at, worker_id
 ),
 deleted_completed AS (
-    DELETE FROM awa.completed USING wanted
-    WHERE id = job_id AND (in_state IS NULL OR (in_state = 'completed' AND lease = with_lease))
+    DELETE FROM awa.completed
+    WHERE id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = 'completed ' || lease)
       AND (unique_key IS NULL OR id IN (SELECT id FROM holders))
     RETURNING {carried}, errors, lease, attempt, 'completed' AS state, attempted_at, finalized_at, worker_id
 ),
@@ -37,11 +37,12 @@ events AS (
     FROM deleted_finished CROSS JOIN LATERAL (VALUES
         (finalized_at, state, lease, attempt, attempted_at, worker_id, NULL),
         (now(), 'requeued', lease, 0, NULL, NULL, 'by hand')) AS event
-    WHERE $4
+    WHERE $3
 ),
 deleted_scheduled AS (
-    DELETE FROM awa.scheduled USING wanted
-    WHERE id = job_id AND state <> 'waiting' AND (in_state IS NULL OR (in_state = state AND lease = with_lease))
+    DELETE FROM awa.scheduled
+    WHERE state <> 'waiting'
+      AND id = ANY ($1::bigint[]) AND ($2::text IS NULL OR (SELECT by_id FROM seen) ->> id::text = state || ' ' || lease)
     RETURNING {carried}, errors, lease, attempt
 ),
 retried AS (
