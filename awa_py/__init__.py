@@ -32,6 +32,20 @@ from awa_py.errors import (
     UnknownSchedule,
     UnknownWorker,
 )
+from awa_py.maintenance.one_shot import Maintenance
+from awa_py.maintenance.reports import (
+    AgingReport,
+    CleanupReport,
+    CronReport,
+    CronSyncReport,
+    Fire,
+    PromoteReport,
+    RebalanceReport,
+    RescueReport,
+    RollUpReport,
+    TaskReport,
+    UnservedReport,
+)
 from awa_py.model.context import BatchJob, Context
 from awa_py.model.job import Job, NewJob, State
 from awa_py.model.options import JobOptions, Unique
@@ -42,18 +56,23 @@ from awa_py.observability.logs import JobFilter
 from awa_py.settings import Settings
 
 __all__ = [
+    "AgingReport",
     "App",
     "AppNotFound",
     "AwaError",
     "BatchJob",
     "Cancel",
+    "CleanupReport",
     "ConfigError",
     "Context",
+    "CronReport",
+    "CronSyncReport",
     "DatabaseMissing",
     "DatabaseUnavailable",
     "EmbeddedError",
     "Event",
     "Fail",
+    "Fire",
     "HandlerStopped",
     "InvalidArguments",
     "InvalidDuration",
@@ -67,11 +86,16 @@ __all__ = [
     "JobNotFound",
     "JobOptions",
     "LoginRefused",
+    "Maintenance",
     "NewJob",
     "NotPermitted",
+    "PromoteReport",
     "RateLimited",
+    "RebalanceReport",
+    "RescueReport",
     "ResultTimeout",
     "Retry",
+    "RollUpReport",
     "SchemaError",
     "SchemaMissing",
     "SchemaTooNew",
@@ -80,6 +104,7 @@ __all__ = [
     "Snooze",
     "StaleServer",
     "State",
+    "TaskReport",
     "Throttled",
     "Unique",
     "UnknownKind",
@@ -88,5 +113,6 @@ __all__ = [
     "UnknownRoute",
     "UnknownSchedule",
     "UnknownWorker",
+    "UnservedReport",
     "WorkerName",
 ]

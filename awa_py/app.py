@@ -15,6 +15,8 @@ from awa_py.definitions import JobDecorator, JobDefinition
 from awa_py.durations import Duration
 from awa_py.errors import ConfigError, InvalidArguments
 from awa_py.maintenance.election import Candidate
+from awa_py.maintenance.one_shot import Maintenance
+from awa_py.maintenance.tasks import one_shot_tasks
 from awa_py.model.declarations import Declarations, check_version, source_version
 from awa_py.model.job import Job, NewJob
 from awa_py.model.options import JobOptions, check_names, make_template
@@ -267,6 +269,11 @@ class App:
             self._version or (name or WorkerName.from_env()).version or source_version(self.registry.handlers.values())
         )
         return Declarations.of(self.registry, self.settings, version)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """The leader's tasks, to run once: `report = await app.maintenance.cleanup()`."""
+        return Maintenance(one_shot_tasks(self.settings, self.registry.schedules), self.session)
 
     def candidate(
         self, *, process_id: UUID | None = None, metrics: Metrics | None = None, name: WorkerName | None = None

@@ -1,6 +1,7 @@
 """awa maintenance"""
 
 import asyncio
+import dataclasses
 import os
 from contextlib import suppress
 from typing import Annotated
@@ -8,30 +9,21 @@ from typing import Annotated
 import typer
 
 from awa_py.app import App
-from awa_py.maintenance.task import Task, run_once
-from awa_py.maintenance.tasks import all_tasks
-from awa_py.model.registry import CronDefinition
+from awa_py.maintenance.one_shot import Maintenance
+from awa_py.maintenance.reports import TaskReport
+from awa_py.maintenance.tasks import one_shot_tasks
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
 from awa_py.systemd.notifier import Notifier
 from awa_py.systemd.reload import Reload
 from awa_py.systemd.service import Service
-from awa_py.text import count
 
 from .environment import Environment, checked
 from .metrics import LOOPBACK, MetricsHost, MetricsPort, serve_metrics
 from .output import print_json, say
 from .parsing import CheckOption, JsonOption
 
-INTERNAL_TASK = "check"  # checks the leader's own session: running it once has no effect
-
-
-def tasks(settings: Settings, schedules: tuple[CronDefinition, ...] = ()) -> dict[str, Task]:
-    """Return the tasks that --once accepts, by name."""
-    return {task.name: task for task in all_tasks(settings, schedules, Metrics()) if task.name != INTERNAL_TASK}
-
-
-TASKS = tuple(tasks(Settings()))
+TASKS = tuple(one_shot_tasks(Settings()))
 
 
 def parse_task(text: str) -> str:
@@ -74,11 +66,11 @@ def maintenance(
         env.run(_run_candidate(env, app, metrics_host, metrics_port, notifier, reload), fast=True)
         reload.restart_if_requested()
         return
-    changed = env.run(_run_once(env, app, once))
+    report = env.run(_run_once(env, app, once))
     if as_json:
-        print_json({"task": once, "changed": changed})
+        print_json({"task": once, "changed": report.rows_changed, **dataclasses.asdict(report)})
     else:
-        say(f"{once}: {count(changed, 'row')} changed")
+        say(f"{once}: {report}")
 
 
 async def _run_candidate(
@@ -101,6 +93,6 @@ async def _run_candidate(
             await running
 
 
-async def _run_once(env: Environment, app: App, name: str) -> int:
-    async with checked(await env.connect(app)) as client, client.session() as session:
-        return await run_once(tasks(app.settings, app.registry.schedules)[name], session)
+async def _run_once(env: Environment, app: App, name: str) -> TaskReport:
+    async with checked(await env.connect(app)) as client:
+        return await Maintenance(one_shot_tasks(app.settings, app.registry.schedules), client.session).run(name)

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
+from awa_py.maintenance.reports import AgingReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
 from awa_py.store.session import Session
@@ -29,8 +30,9 @@ class Aging:
         )
         self.last_queue = last_queue or ""
         self.pass_duration_s += time.monotonic() - began_at
+        report = AgingReport(raised_jobs=moved)
         if last_queue is not None:
-            return TaskResult(moved, has_more=True)
+            return TaskResult(report, has_more=True)
         pause_s = max(self.check_interval.total_seconds(), PAUSE_FACTOR * self.pass_duration_s)
         self.pass_duration_s = 0.0
-        return TaskResult(moved, interval_s=pause_s)
+        return TaskResult(report, interval_s=pause_s)

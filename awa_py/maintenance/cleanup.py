@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 import asyncpg
 
+from awa_py.maintenance.reports import CleanupReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import events, maintenance, metric_buckets, partitions
 from awa_py.store.session import Session
@@ -33,7 +34,7 @@ class Cleanup:
     async def run(self, session: Session) -> TaskResult:
         """Delete one bounded batch of each kind."""
         limit = ROWS_PER_BATCH
-        days = await self._rotate_partitions(session)
+        partitions_report = await self._rotate_partitions(session)
         dead = await maintenance.delete_dead_jobs(session, retention=self.failed_retention, limit=limit)
         next_key, keys = await maintenance.delete_free_unique_keys(
             session, after=self.last_key, limit=UNIQUE_KEYS_PER_BATCH
@@ -44,12 +45,18 @@ class Cleanup:
         stray_events = await events.delete_stray_events(session, retention=self.events_retention, limit=limit)
         # Last, since it may time out: if queues have their own retention, it may read all jobs of a day.
         completed = await maintenance.delete_completed_jobs(session, retention=self.completed_retention, limit=limit)
-        return TaskResult(
-            days + completed + dead + minutes + stray_events + keys + workers,
-            has_more=limit in (completed, dead, minutes, stray_events) or next_key is not None,
+        report = partitions_report + CleanupReport(
+            completed_jobs=completed,
+            dead_jobs=dead,
+            unique_keys=keys,
+            workers=workers,
+            metric_buckets=minutes,
+            events=stray_events,
         )
+        has_more = limit in (completed, dead, minutes, stray_events) or next_key is not None
+        return TaskResult(report, has_more=has_more)
 
-    async def _rotate_partitions(self, session: Session) -> int:
+    async def _rotate_partitions(self, session: Session) -> CleanupReport:
         completed = await _rotate(session, "completed", partitions.drop_completed_partitions, self.completed_retention)
         return completed + await _rotate(session, "events", partitions.drop_event_partitions, self.events_retention)
 
@@ -58,12 +65,15 @@ class _Drop(Protocol):
     def __call__(self, session: Session, *, retention: timedelta) -> Awaitable[int]: ...
 
 
-async def _rotate(session: Session, table: Literal["completed", "events"], drop: _Drop, retention: timedelta) -> int:
+async def _rotate(
+    session: Session, table: Literal["completed", "events"], drop: _Drop, retention: timedelta
+) -> CleanupReport:
     try:
         created = await partitions.create_day_partitions(session, table, days_ahead=DAYS_AHEAD)
-        return created + await drop(session, retention=retention)
+        dropped = await drop(session, retention=retention)
+        return CleanupReport(created_partitions=created, dropped_partitions=dropped)
     except asyncpg.LockNotAvailableError:
         # A long transaction reads the table. Waiting for the lock would block the writes that queue up behind it, and
         # there are days left to try again.
         logger.info("the partitions of table %s are in use, trying again later", table)
-        return 0
+        return CleanupReport()

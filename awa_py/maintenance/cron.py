@@ -8,6 +8,7 @@ import asyncpg
 
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.errors import InvalidSchedule
+from awa_py.maintenance.reports import CronReport, CronSyncReport, Fire
 from awa_py.maintenance.task import TaskResult
 from awa_py.model.registry import CronDefinition
 from awa_py.model.schedule import Schedule
@@ -26,10 +27,10 @@ SKIP_GRACE = timedelta(seconds=30)  # for the misfire policy `skip`: a change of
 
 async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskResult:
     """Insert and update the app's schedules. Never delete one, never resume a paused one."""
-    changed = 0
+    changed: list[str] = []
     for definition in definitions:
         try:
-            changed += await store.upsert_schedule(
+            if await store.upsert_schedule(
                 session,
                 name=definition.name,
                 expression=definition.expression,
@@ -38,44 +39,46 @@ async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskR
                 args=definition.args,
                 options=definition.options,
                 misfire=definition.misfire,
-            )
+            ):
+                changed.append(definition.name)
         except CONNECTION_LOST:
             raise
         except asyncpg.PostgresError as error:
             logger.error("schedule %s could not be written: %s", definition.name, describe(error))
-    return TaskResult(changed)
+    return TaskResult(CronSyncReport(changed_schedules=tuple(changed)))
 
 
 async def evaluate(session: Session) -> TaskResult:
     """Fire the due schedules. Each fires once, even if two leaders evaluate at the same time."""
     next_due_s = await store.seconds_to_next_fire(session)
     if next_due_s is None:  # adding a schedule notifies the leader
-        return TaskResult(interval_s=NO_SCHEDULES_INTERVAL_S)
+        return TaskResult(CronReport(), interval_s=NO_SCHEDULES_INTERVAL_S)
     if next_due_s > 0:
-        return TaskResult(next_due_s=next_due_s)
+        return TaskResult(CronReport(), next_due_s=next_due_s)
     due = await store.list_due_schedules(session, limit=SCHEDULES_PER_BATCH)
-    enqueued = 0
+    report = CronReport()
     for schedule in due:
         try:
-            enqueued += await _fire_or_disable(session, schedule)
+            report += await _fire_or_disable(session, schedule)
         except CONNECTION_LOST:
             raise
         except asyncpg.PostgresError as error:  # e.g. a lock or a timeout, which is not the schedule's fault
             logger.warning("schedule %s could not fire, trying again: %s", schedule.name, describe(error))
     has_more = len(due) == SCHEDULES_PER_BATCH
-    return TaskResult(enqueued, has_more=has_more, next_due_s=await store.seconds_to_next_fire(session))
+    return TaskResult(report, has_more=has_more, next_due_s=await store.seconds_to_next_fire(session))
 
 
-async def _fire_or_disable(session: Session, due: DueSchedule) -> int:
+async def _fire_or_disable(session: Session, due: DueSchedule) -> CronReport:
     try:
-        return await _fire(session, due)
+        return CronReport(fires=await _fire(session, due))
     except (InvalidSchedule, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
         if await store.disable_schedule(session, due, describe(error)):
             logger.error("schedule %s is disabled: %s", due.name, describe(error))
-        return 0
+            return CronReport(disabled_schedules=(due.name,))
+        return CronReport()
 
 
-async def _fire(session: Session, due: DueSchedule) -> int:
+async def _fire(session: Session, due: DueSchedule) -> tuple[Fire, ...]:
     schedule = Schedule(due.expression, due.timezone)
     if schedule.never_fires:
         raise InvalidSchedule(f"{due.expression!r} never fires")
@@ -83,9 +86,20 @@ async def _fire(session: Session, due: DueSchedule) -> int:
     ids = await store.fire_schedule(
         session, due, fires=fire_times, handled_until=handled_until, next_at=schedule.next(due.now)
     )
-    for job_id in ids:
-        logger.debug("schedule %s fired: job %d", due.name, job_id, extra={"job_id": job_id})
-    return len(ids)
+    # There are no ids if another leader has fired the schedule.
+    fires = tuple(
+        Fire(schedule=due.name, job_id=job_id, fire_time=fire_time)
+        for job_id, fire_time in zip(ids, fire_times, strict=False)
+    )
+    for fire in fires:
+        logger.info(
+            "schedule %s fired for %s: job %d",
+            fire.schedule,
+            fire.fire_time.isoformat(),
+            fire.job_id,
+            extra={"job_id": fire.job_id},
+        )
+    return fires
 
 
 def _fire_times(schedule: Schedule, due: DueSchedule) -> tuple[list[datetime], datetime | None]:

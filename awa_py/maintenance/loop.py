@@ -13,6 +13,7 @@ from awa_py.db.errors import CONNECTION_LOST
 from awa_py.maintenance.task import Task, TaskResult
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
+from awa_py.observability.tracing import task_span
 from awa_py.store.session import Session
 from awa_py.text import describe, format_frames
 
@@ -91,7 +92,7 @@ class MaintenanceLoop:
         """Run one batch. Log and count its error; raise only if the session is lost."""
         try:
             async with asyncio.timeout(self._batch_timeout_s):
-                result = await task.run(session)
+                result = await _run_in_span(task, session)
         except CONNECTION_LOST:
             raise
         except asyncpg.QueryCanceledError:
@@ -107,4 +108,14 @@ class MaintenanceLoop:
             return TaskResult()
         self._metrics.task_runs.labels(task.name).inc()
         self._metrics.task_rows.labels(task.name).inc(result.rows_changed)
+        if result.rows_changed:
+            logger.log(task.log_level, "%s: %s", task.name, result.report)
+        return result
+
+
+async def _run_in_span(task: Task, session: Session) -> TaskResult:
+    with task_span(task.name) as span:
+        result = await task.run(session)
+        if span is not None:
+            span.set_attribute("awa.task.rows_changed", result.rows_changed)
         return result

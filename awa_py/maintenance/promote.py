@@ -3,6 +3,7 @@
 import time
 from datetime import datetime
 
+from awa_py.maintenance.reports import PromoteReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import maintenance
 from awa_py.store.full_scan import FullScanSchedule
@@ -30,4 +31,5 @@ class Promotion:
         if not promoted.jobs and not full:
             full_scan_s = max(0.0, self._full_scan.allowed_at - ended)
             next_s = full_scan_s if next_s is None else min(next_s, full_scan_s)
-        return TaskResult(promoted.jobs, has_more=promoted.jobs == BATCH, next_due_s=next_s)
+        report = PromoteReport(promoted_jobs=promoted.jobs)
+        return TaskResult(report, has_more=promoted.jobs == BATCH, next_due_s=next_s)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from itertools import groupby
 from uuid import UUID
 
+from awa_py.maintenance.reports import RebalanceReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import backlog, shares
 from awa_py.store.session import Session
@@ -49,11 +50,12 @@ class Rebalance:
         await self._warn_of_unserved(session)
         found = await shares.list_shares(session, staleness=self.share_staleness)
         if not found:
-            return TaskResult(interval_s=NO_LIMITS_INTERVAL_S)
+            return TaskResult(RebalanceReport(), interval_s=NO_LIMITS_INTERVAL_S)
         changes = list(_changes(found))
         written = await shares.assign_slots(session, changes) if changes else 0
         marked = await self._mark_jobs(session, {share.queue for share in found if share.max_workers is not None})
-        return TaskResult(written + marked, has_more=marked >= JOBS_PER_BATCH)
+        report = RebalanceReport(changed_shares=written, marked_jobs=marked)
+        return TaskResult(report, has_more=marked >= JOBS_PER_BATCH)
 
     async def _mark_jobs(self, session: Session, limited: set[str]) -> int:
         """Make running jobs count towards max_workers if they were claimed before their queue was limited."""

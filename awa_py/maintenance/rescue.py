@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from awa_py.maintenance.reports import RescueReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import maintenance
@@ -50,7 +51,7 @@ async def rescue_stale(
     if watch is not None:
         watch.looked_at = stale.looked_at
     _report(stale.jobs, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
-    return TaskResult(len(stale.jobs), has_more=len(stale.jobs) == JOBS_PER_BATCH)
+    return TaskResult(RescueReport(rescued_jobs=tuple(stale.jobs)), has_more=len(stale.jobs) == JOBS_PER_BATCH)
 
 
 async def rescue_gone(session: Session, *, gone_after: timedelta, metrics: Metrics) -> TaskResult:
@@ -62,7 +63,8 @@ async def rescue_gone(session: Session, *, gone_after: timedelta, metrics: Metri
     gone_after_s = gone_after.total_seconds()
     interval_s = gone_after_s if lost.next_s is None else max(gone_after_s / MAX_GONE_CHECKS, lost.next_s)
     has_more = len(lost.jobs) == JOBS_PER_BATCH
-    return TaskResult(len(lost.jobs) + lost.removed_workers, has_more=has_more, interval_s=interval_s)
+    report = RescueReport(rescued_jobs=tuple(lost.jobs), removed_workers=lost.removed_workers)
+    return TaskResult(report, has_more=has_more, interval_s=interval_s)
 
 
 async def rescue_overdue(
@@ -82,7 +84,7 @@ async def rescue_overdue(
         metrics.failed.labels(metrics.queue_label(queue), Reason.EXPIRED).inc(jobs)
     expired_jobs = sum(expired.values())
     has_more = len(rescued) == JOBS_PER_BATCH or expired_jobs >= JOBS_PER_BATCH
-    return TaskResult(len(rescued) + expired_jobs, has_more=has_more)
+    return TaskResult(RescueReport(rescued_jobs=tuple(rescued), expired_jobs=expired_jobs), has_more=has_more)
 
 
 def _report(rescued: Sequence[RescuedJob], cause: str, reason: Reason, metrics: Metrics) -> None:

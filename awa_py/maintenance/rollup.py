@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
+from awa_py.maintenance.reports import RollUpReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.store import metric_buckets
 from awa_py.store.session import Session
@@ -29,7 +30,7 @@ class RollUp:
     async def run(self, session: Session) -> TaskResult:
         """Roll up the next minutes, oldest first."""
         if not self.retention:
-            return TaskResult()
+            return TaskResult(RollUpReport())
         first, last = await metric_buckets.get_rollup_span(
             session, again=REPEATED_MINUTES, at_most=MAX_CATCH_UP, done=self.rolled_up_until
         )
@@ -39,7 +40,7 @@ class RollUp:
         self._next = until if until <= last else None
         if self._next is None:
             self.rolled_up_until = last
-        return TaskResult(written, has_more=self._next is not None)
+        return TaskResult(RollUpReport(metric_buckets=written), has_more=self._next is not None)
 
     async def _roll_up(self, session: Session, first: datetime, until: datetime) -> int:
         began_at = time.monotonic()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from logging import INFO
 
 from awa_py.db.listener import Topic
 from awa_py.maintenance.aging import Aging
@@ -47,12 +48,17 @@ def all_tasks(
         Task(name="deadlines", interval=settings.deadline_rescue_interval, run=overdue),
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=cron_sync),
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wake_topic=Topic.CRON),
-        Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run),
+        Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run, log_level=INFO),
         Task(name="aging", interval=settings.aging_check_interval, run=aging.run),
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
         Task(name="rebalance", interval=settings.rebalance_interval, run=rebalance.run, wake_topic=Topic.QUEUES),
         Task(name="rollup", interval=settings.rollup_interval, run=rollup.run),
     ]
+
+
+def one_shot_tasks(settings: Settings, schedules: Sequence[CronDefinition] = ()) -> dict[str, Task]:
+    """Return the tasks that can run without a leader, by name."""
+    return {task.name: task for task in all_tasks(settings, schedules, Metrics()) if not task.only_if_idle}
 
 
 async def _check(session: Session) -> TaskResult:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from awa_py.maintenance.reports import UnservedReport
 from awa_py.maintenance.task import TaskResult
 from awa_py.observability.metrics import Metrics
 from awa_py.store import maintenance
@@ -36,4 +37,5 @@ class Unserved:
             )
         # Unserved jobs pile up at the head of the queue. If a window has none, the jobs behind it are being claimed.
         self.position = position if position is not None and marked else ReadyPosition()
-        return TaskResult(sum(group.jobs for group in marked), has_more=position is not None and bool(marked))
+        report = UnservedReport(unserved_kinds=tuple(marked))
+        return TaskResult(report, has_more=position is not None and bool(marked))

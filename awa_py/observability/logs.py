@@ -16,6 +16,7 @@ from awa_py.text import short_duration
 FIELDS = ("job_id", "job_kind", "queue", "attempt", "jobs", "worker")
 FIRST_PAUSE_S = 10.0
 MAX_PAUSE_S = 600.0
+MIN_LATENESS = timedelta(seconds=1)  # a line that is written later than this says how long ago its event was
 _WORKER_ID_CHARACTERS = 8  # in log lines for people
 
 
@@ -66,6 +67,7 @@ class _Line:
     values: tuple[object, ...]
     exc_info: BaseException | None
     extra: Mapping[str, Any] | None
+    logged_at: float = field(default_factory=time.monotonic)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
@@ -86,6 +88,7 @@ class LogThrottle:
     """Collects lines that repeat: writes the first with a key at once, then one line for all that followed.
 
     While lines keep coming, the collected line is written after 10 s, 20 s, 40 s, … and at most every 10 minutes.
+    It is the latest one, and says how long ago that was.
     At level DEBUG every line is written.
     """
 
@@ -144,11 +147,15 @@ class LogThrottle:
     def _write_latest(self, pause: _Pause) -> None:
         line = pause.latest
         assert line is not None
-        message, values = line.message, line.values
+        now = time.monotonic()
+        notes: list[str] = []
+        late = timedelta(seconds=now - line.logged_at)
+        if late >= MIN_LATENESS:
+            notes.append(f"{short_duration(late)} ago")
         if pause.held > 1:
-            since = timedelta(seconds=math.ceil(pause.length_s - max(0.0, pause.ends_at - time.monotonic())))
-            message, values = (
-                f"{message} (and %s more like it in %s)",
-                (*values, f"{pause.held - 1:,}", short_duration(since)),
-            )
+            since = timedelta(seconds=math.ceil(pause.length_s - max(0.0, pause.ends_at - now)))
+            notes.append(f"and {pause.held - 1:,} more like it in {short_duration(since)}")
+        message, values = line.message, line.values
+        if notes:
+            message, values = f"{message} (%s)", (*values, ", ".join(notes))
         self._logger.log(line.level, message, *values, exc_info=line.exc_info, extra=line.extra)

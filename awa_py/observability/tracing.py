@@ -1,4 +1,5 @@
 """OpenTelemetry tracing: enqueue stores the trace context in the job's metadata, and each run is a span linked to it.
+Each batch of a maintenance task is a span too.
 
 There is no switch: tracing is on if the program has imported OpenTelemetry and set a tracer provider. A program that
 has not pays nothing, not even the import.
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +58,7 @@ class Tracer:
         from opentelemetry import trace
 
         self._trace = trace
-        self._tracer = trace.get_tracer("awa", version("awa-py"))
+        self._tracer = trace.get_tracer("awa", _version())
         self._worker = worker
 
     @contextmanager
@@ -94,6 +96,35 @@ class Tracer:
         if is_error:
             span.set_attribute("error.type", type(result).__qualname__)
             span.set_status(self._trace.StatusCode.ERROR)
+
+
+@contextmanager
+def task_span(task: str) -> Iterator["Span | None"]:
+    """Run one batch of a maintenance task in a span, if tracing is on."""
+    if not is_enabled():
+        yield None
+        return
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+
+    with trace.get_tracer("awa", _version()).start_as_current_span(
+        f"maintenance {task}",
+        context=Context(),
+        attributes={"awa.task.name": task},
+        record_exception=False,  # the message may contain data
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(trace.StatusCode.ERROR)
+            raise
+
+
+@cache
+def _version() -> str:
+    return version("awa-py")
 
 
 def _link(metadata: str | None) -> "Link | None":

@@ -89,7 +89,7 @@ async def fire_schedule(
     handled_until: datetime | None,
     next_at: datetime | None,
 ) -> list[int]:
-    """Enqueue a job for each fire time, unless another process did. Return the ids of the jobs.
+    """Enqueue a job for each fire time, unless another process did. Return the ids of the jobs, in order.
 
     `handled_until`: the last fire time that needs no job any more.
     """

@@ -156,7 +156,7 @@ class Completer:
     async def _write(self, rule: OutcomeRule[Any, Any], jobs: Sequence[ClaimedJob]) -> None:
         if rule.write is None:
             self._remove(jobs)
-            self._report_lost(jobs)
+            self._report_lost(jobs, rule.action)
             return
         commit_unknown = False
         while True:
@@ -228,7 +228,7 @@ class Completer:
                 for job in others:
                     self._log(INFO, job, "unsure", message, job)
             else:
-                self._report_lost(others)
+                self._report_lost(others, rule.action)
         if rule.counter is not None:
             for queue, count in counts.items():
                 rule.counter(self._metrics).labels(queue).inc(count)
@@ -253,11 +253,11 @@ class Completer:
         for event, its_jobs in events.items():
             self._event_log.add(event, its_jobs)
 
-    def _report_lost(self, jobs: Iterable[ClaimedJob]) -> None:
+    def _report_lost(self, jobs: Iterable[ClaimedJob], action: str) -> None:
         for job in jobs:
             self._metrics.lost_leases.inc()
-            message = "%s: the lease was lost before the %s attempt ended, its outcome is ignored"
-            self._log(WARNING, job, "lost", message, job, ordinal(job.attempt))
+            message = "%s: the lease was lost before the %s attempt could %s: nothing was changed"
+            self._log(WARNING, job, "lost", message, job, ordinal(job.attempt), action)
 
     def _remove(self, jobs: Sequence[ClaimedJob]) -> Counter[str]:
         """Remove the jobs from those in flight. Return how many there were of each queue."""

@@ -72,6 +72,7 @@ class JobReport:
 class OutcomeRule(Generic[OutcomeT, ResultT]):
     """How one type of outcome is handled."""
 
+    action: str  # what the attempt wanted to do, for a warning that it could not
     # Writes a batch. Returns the jobs that were still ours, with what the database said about each; None if all were.
     # Without a writer nothing is written, and no job counts as ours.
     write: Callable[[OutcomeBatch[OutcomeT]], Awaitable[Mapping[int, ResultT] | None]] | None = None
@@ -195,34 +196,39 @@ def _release_detail(job: ClaimedJob) -> str:
 # must not be claimed again at once.
 OUTCOMES: dict[type, OutcomeRule[Any, Any]] = {
     QueueThrottled: OutcomeRule(
+        action="throttle its queue",
         write=_throttle,
         counter=attrgetter("throttled"),
         event="throttled",
         report=_report_throttle,
         throttles_queue=True,
     ),
-    Completed: OutcomeRule(write=_complete, counter=attrgetter("completed")),
+    Completed: OutcomeRule(action="complete the job", write=_complete, counter=attrgetter("completed")),
     AttemptFailed: OutcomeRule(
+        action="record its failure",
         write=_fail_attempts,
         report=_report_failure,
         is_span_error=lambda outcome: True,
     ),
     Snoozed: OutcomeRule(
+        action="snooze the job",
         write=_snooze,
         counter=attrgetter("snoozed"),
         event="snoozed",
         event_detail=_snooze_detail,
     ),
     Discarded: OutcomeRule(
+        action="fail or cancel the job",
         write=_discard,
         report=_report_discard,
         is_span_error=lambda outcome: outcome.state is State.FAILED,
     ),
     Released: OutcomeRule(
+        action="release the job",
         write=_release,
         counter=attrgetter("released"),
         event="released",
         event_detail=_release_detail,
     ),
-    LeaseLost: OutcomeRule(),
+    LeaseLost: OutcomeRule(action="end"),
 }

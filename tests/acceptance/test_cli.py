@@ -19,7 +19,7 @@ from awa_py.store.finish import throttle_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, remove_worker
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
-from tests.support import OWNER, insert_running
+from tests.support import OWNER, eventually, insert_running
 
 pytestmark = pytest.mark.integration
 
@@ -212,17 +212,21 @@ class TestWorker:
 
 class TestMaintenance:
     def test_maintenance_once_runs_one_task(self, awa: Awa) -> None:  # F18
-        assert awa.ok("maintenance", "tasks:app", "--once", "cron-sync").out == "cron-sync: 1 row changed\n"
-        assert awa.ok("maintenance", "--once", "rescue", "--json").json == {"task": "rescue", "changed": 0}
+        assert awa.ok("maintenance", "tasks:app", "--once", "cron-sync").out == "cron-sync: 1 changed schedule\n"
+        assert awa.ok("maintenance", "--once", "promote").out == "promote: nothing to do\n"
+        assert awa.ok("maintenance", "--once", "rescue", "--json").json == {
+            "task": "rescue",
+            "changed": 0,
+            "rescued_jobs": [],
+            "expired_jobs": 0,
+            "removed_workers": 0,
+        }
 
     async def test_maintenance_leads_until_a_signal_arrives(self, awa: Awa, connection: Connection) -> None:
         assert awa.ok("leader", "--json").json is None
         assert "there is no leader" in awa.ok("leader").out
         process = awa.start("maintenance")
-        assert process.stderr is not None
-        while "elected as the leader" not in process.stderr.readline():
-            pass
-        leader = awa.ok("leader", "--json").json
+        leader = await eventually(lambda: awa.ok("leader", "--json").json)
         assert leader["pid"] == process.pid
         assert leader.keys() == await columns(connection, "leader") - {"singleton"}
         process.send_signal(signal.SIGINT)

@@ -28,7 +28,7 @@ def worked(awa: Awa) -> Awa:
     awa.ok("enqueue", "greet", '{"name": "me"}', "--app", "tasks:app", "--count", "3")
     awa.ok("enqueue", "break_down", "--app", "tasks:app")
     work(awa)
-    assert awa.ok("maintenance", "--once", "rollup").out == "rollup: 2 rows changed\n"
+    assert awa.ok("maintenance", "--once", "rollup").out == "rollup: 2 metric buckets\n"
     return awa
 
 

@@ -174,8 +174,8 @@ async def test_aging_is_a_task_of_the_leader(session: Session) -> None:
     (task,) = (task for task in all_tasks(Settings(aging_interval=AGE), [], Metrics()) if task.name == "aging")
     await insert_available(session, priority=1)
     await insert_available(session, priority=2, waited_s=61)
-    assert await run_once(task, session) == 1
-    assert await run_once(task, session) == 0
+    assert (await run_once(task, session)).rows_changed == 1
+    assert (await run_once(task, session)).rows_changed == 0
 
 
 async def test_many_jobs_of_one_priority_are_not_rewritten(database: Database) -> None:

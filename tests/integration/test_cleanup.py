@@ -70,7 +70,7 @@ class TestDeadJobs:
         await insert(session, "dead", 250, state="failed", finalized_at=ago(10 * 86_400))
         cleanup = leader_task("cleanup")
         assert (await cleanup.run(session)).rows_changed == 100
-        assert await run_once(cleanup, session) == 150
+        assert (await run_once(cleanup, session)).rows_changed == 150
 
 
 class TestCompletedJobs:
@@ -173,7 +173,7 @@ class TestCompletedJobs:
         async with another_session(database, statement_timeout="10000", **STABLE_PLAN_SETTINGS) as leader:
             await insert_completed(leader, 12_000, age_s=700)
             settings = Settings(completed_retention=seconds(600))
-            assert await run_once(leader_task("cleanup", settings), leader) == 12_000
+            assert (await run_once(leader_task("cleanup", settings), leader)).rows_changed == 12_000
             assert await states(leader) == {}
 
     async def test_long_reading_transaction_does_not_block_the_cleanup(
@@ -185,13 +185,13 @@ class TestCompletedJobs:
             async with reader.connection.transaction():
                 await reader.connection.fetch("SELECT count(*) FROM awa.completed")
                 with caplog.at_level(logging.INFO):
-                    assert await run_once(leader_task("cleanup"), leader) == 3
+                    assert (await run_once(leader_task("cleanup"), leader)).rows_changed == 3
                 assert "the partitions of table completed are in use" in caplog.text
                 assert "20200101" in await self.partitions(leader)
                 (job_id,) = await insert_running(leader)
                 async with asyncio.timeout(5):  # no other session waits behind the cleanup
                     await complete_jobs(leader, OWNER, [job_id], [1], [None], keep=True)
-            assert await run_once(leader_task("cleanup"), leader) == 1
+            assert (await run_once(leader_task("cleanup"), leader)).rows_changed == 1
             assert "20200101" not in await self.partitions(leader)
 
 

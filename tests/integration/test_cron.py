@@ -275,7 +275,7 @@ class TestDisabled:
         await add(session, "a bad one", **columns)
         await add(session, "b good one")
         with caplog.at_level(logging.ERROR):
-            assert (await evaluate(session)).rows_changed == 1
+            assert str((await evaluate(session)).report) == "1 fire, 1 disabled schedule"
             await evaluate(session)
         row = await get_schedule(session, "a bad one")
         assert not row.enabled

@@ -363,7 +363,7 @@ async def test_killed_worker_loses_only_events(client: App, database_url: str, t
 class TestPartitions:
     async def clean_up(self, session: Session, settings: Settings | None = None) -> int:
         (task,) = (task for task in all_tasks(settings or Settings(), [], Metrics()) if task.name == "cleanup")
-        return await run_once(task, session)
+        return (await run_once(task, session)).rows_changed
 
     async def partitions(self, session: Session) -> list[str]:
         rows = await session.connection.fetch(

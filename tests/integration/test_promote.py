@@ -121,7 +121,7 @@ async def test_two_leaders_promote_each_job_once(session: Session, database: Dat
     await insert(session, "scheduled", 5000, state="scheduled", run_at=ago(1))
     async with another_session(database) as other:
         done = await asyncio.gather(run_once(leader_task("promote"), session), run_once(leader_task("promote"), other))
-    assert sum(done) == 5000
+    assert sum(report.rows_changed for report in done) == 5000
     assert await states(session) == {"available": 5000}
 
 
@@ -245,5 +245,5 @@ async def test_run_once_promotes_everything(database: Database) -> None:
         await insert_due(leader, 3 * BATCH + 7, for_s=86_400)
         await insert(leader, "scheduled", 2 * BATCH, state="scheduled", run_at=ago(5))  # all at the same moment
         task = Task(name="promote", interval=seconds(5), run=Promotion().run)
-        assert await run_once(task, leader) == 5 * BATCH + 7
+        assert (await run_once(task, leader)).rows_changed == 5 * BATCH + 7
         assert await states(leader) == {"available": 5 * BATCH + 7}

@@ -88,7 +88,7 @@ class TestStaleJobs:
 
     async def test_task_rescues_1200_stale_jobs_in_batches(self, session: Session) -> None:  # A17
         await insert_running(session, 1200, silent_s=100)
-        assert await run_once(leader_task("rescue"), session) == 1200
+        assert (await run_once(leader_task("rescue"), session)).rows_changed == 1200
         assert await states(session) == {"retryable": 1200}
 
     async def test_concurrent_rescues_are_disjoint(self, session: Session, database: Database) -> None:  # D2
@@ -174,17 +174,17 @@ class TestWatch:  # A20
 
     async def test_first_look_of_a_leader_rescues_nothing(self, session: Session) -> None:
         await insert_running(session, silent_s=1000)
-        assert await run_once(leader_task("rescue", watch=Watch()), session) == 0
+        assert (await run_once(leader_task("rescue", watch=Watch()), session)).rows_changed == 0
         assert await states(session) == {"running": 1}
 
     async def test_deadline_of_a_running_job_waits_for_the_watch(self, session: Session) -> None:
         await insert_running(session, deadline_at=ago(1000))
         await insert(session, "ready", expires_at=ago(1))
         watch = Watch()
-        assert await run_once(leader_task("deadlines", watch=watch), session) == 1
+        assert (await run_once(leader_task("deadlines", watch=watch), session)).rows_changed == 1
         assert await states(session) == {"failed": 1, "running": 1}
         watch.began_at -= STALENESS.total_seconds()
-        assert await run_once(leader_task("deadlines", watch=watch), session) == 1
+        assert (await run_once(leader_task("deadlines", watch=watch), session)).rows_changed == 1
 
 
 class TestOverdueJobs:
@@ -230,7 +230,7 @@ class TestOverdueJobs:
         await insert(session, "ready", 800, expires_at=ago(1))
         await insert(session, "scheduled", 600, state="scheduled", expires_at=ago(1))
         assert len(await rescue_overdue_jobs(session, limit=100)) == 100
-        assert await run_once(leader_task("deadlines"), session) == 2000
+        assert (await run_once(leader_task("deadlines"), session)).rows_changed == 2000
         assert await states(session) == {"failed": 1400, "retryable": 700}
 
     async def test_locked_job_does_not_delay_the_rescue_of_others(self, session: Session, database: Database) -> None:
@@ -248,7 +248,7 @@ class TestOverdueJobs:
             done = await asyncio.gather(
                 run_once(leader_task("deadlines"), session), run_once(leader_task("deadlines"), other)
             )
-        assert sum(done) == 800
+        assert sum(report.rows_changed for report in done) == 800
         assert await states(session) == {"failed": 400, "retryable": 400}
 
 
@@ -256,7 +256,7 @@ async def test_two_leaders_rescue_each_job_once(session: Session, database: Data
     await insert_running(session, 2000, silent_s=100)
     async with another_session(database) as other:
         done = await asyncio.gather(run_once(leader_task("rescue"), session), run_once(leader_task("rescue"), other))
-    assert sum(done) == 2000
+    assert sum(report.rows_changed for report in done) == 2000
     assert await states(session) == {"retryable": 2000}
 
 

@@ -9,6 +9,7 @@ import pytest
 from awa_py import Settings
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance import rollup
+from awa_py.maintenance.reports import RollUpReport
 from awa_py.maintenance.rollup import MAX_CATCH_UP, MINUTE, REPEATED_MINUTES, RollUp
 from awa_py.maintenance.task import TaskResult, run_once
 from awa_py.observability.latency_histogram import merge, percentile
@@ -49,7 +50,7 @@ async def list_all_buckets(session: Session) -> list[Bucket]:
 
 
 async def roll_up(session: Session) -> int:
-    return await run_once(leader_task("rollup"), session)
+    return (await run_once(leader_task("rollup"), session)).rows_changed
 
 
 class TestBuckets:  # F16
@@ -99,7 +100,7 @@ class TestBuckets:  # F16
             pass
         for n in range(5):  # these commit late
             await insert_ended(session, minute - n * MINUTE)
-        assert await task.run(session) == TaskResult(REPEATED_MINUTES)
+        assert await task.run(session) == TaskResult(RollUpReport(metric_buckets=REPEATED_MINUTES))
         assert [bucket.completed for bucket in await list_all_buckets(session)] == [1, 1, 2, 2, 2]
 
     async def test_deleted_jobs_still_count(self, session: Session) -> None:
@@ -188,12 +189,12 @@ class TestRetention:
                 "VALUES (date_trunc('minute', now()) - $1::interval, 'q', 'k', 1, 0, 0, 0)",
                 timedelta(days=days),
             )
-        assert await run_once(leader_task("cleanup"), session) == 2
+        assert (await run_once(leader_task("cleanup"), session)).rows_changed == 2
         assert await count(session.connection, BUCKETS) == 2
 
     async def test_retention_of_zero_disables_the_roll_up(self, session: Session) -> None:
         await insert_ended(session, await this_minute(session))
-        assert await run_once(leader_task("rollup", Settings(rollup_retention=seconds(0))), session) == 0
+        assert (await run_once(leader_task("rollup", Settings(rollup_retention=seconds(0))), session)).rows_changed == 0
         assert await count(session.connection, BUCKETS) == 0
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 async def test_every_task_changes_nothing_in_an_empty_database(session: Session) -> None:
     for task in all_tasks(Settings(), [], Metrics()):
-        assert await run_once(task, session) == 0
+        assert (await run_once(task, session)).rows_changed == 0
 
 
 async def test_tasks_have_the_intervals_of_the_settings() -> None:  # A1

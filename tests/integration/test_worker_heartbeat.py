@@ -4,9 +4,11 @@ import asyncio
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
+import awa_py as awa
 from awa_py import App, Context, State
 from awa_py.db.database import Database
 from awa_py.db.reconnecting import ReconnectingConnection
@@ -15,6 +17,8 @@ from awa_py.store.heartbeat import renew_leases
 from awa_py.store.maintenance import rescue_overdue_jobs
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
+from awa_py.worker.outcome_table import OUTCOMES
+from awa_py.worker.outcomes import AttemptFailed, Completed, Discarded, QueueThrottled, Snoozed
 from tests.support import (
     HASTY,
     OWNER,
@@ -199,7 +203,32 @@ class TestHeartbeat:
             found = await app.get(job.id)
         assert gate.stop_reasons == ["its lease was lost"]
         assert (found.state, found.lease, found.errors) == (State.RUNNING, 7, [])
-        assert "the lease was lost before the 1st attempt ended" in caplog.text
+        action = {"in_loop": "end", "in_thread": "complete the job"}[kind]
+        assert f"the lease was lost before the 1st attempt could {action}: nothing was changed" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("end", "outcome"),
+        [
+            ("the result", Completed),
+            (ValueError("x"), AttemptFailed),
+            (awa.Snooze("1s"), Snoozed),
+            (awa.Throttled(), QueueThrottled),
+            (awa.Fail("x"), Discarded),
+        ],
+    )
+    async def test_warning_of_a_lost_lease_names_the_action(  # P7
+        self, app: App, session: Session, caplog: pytest.LogCaptureFixture, end: Any, outcome: type
+    ) -> None:
+        @app.job
+        async def work() -> Any:
+            await session.connection.execute("UPDATE awa.running SET lease = 7, worker_id = gen_random_uuid()")
+            if isinstance(end, Exception):
+                raise end
+            return end
+
+        async with app, working(app):
+            await app.enqueue("work")
+            await eventually(lambda: f"attempt could {OUTCOMES[outcome].action}: nothing was changed" in caplog.text)
 
     async def test_reconnected_heartbeat_renews_all_leases_at_once(self, database_url: str, session: Session) -> None:
         long_interval = replace(QUICK, heartbeat_interval=seconds(300), heartbeat_staleness=seconds(900))

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,18 @@ class TestLogThrottle:
         throttle.log(logging.WARNING, "a", "two", exc_info=ValueError("why"))
         await eventually(lambda: self.lines(caplog) == ["one", "two"])
         assert caplog.records[1].exc_info is not None
+
+    def test_line_that_is_written_late_says_how_long_ago_its_event_was(
+        self, logger: logging.Logger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        throttle = LogThrottle(logger)
+        for key, lines in (("a", 2), ("b", 3)):
+            for number in range(lines):
+                throttle.log(logging.WARNING, key, "%s failed: %d", key, number)
+        now = time.monotonic()
+        monkeypatch.setattr("awa_py.observability.logs.time.monotonic", lambda: now + 8)
+        throttle.close()
+        assert self.lines(caplog)[2:] == ["a failed: 1 (8s ago)", "b failed: 2 (8s ago, and 1 more like it in 9s)"]
 
     def test_pauses_double_while_lines_keep_coming(
         self, logger: logging.Logger, caplog: pytest.LogCaptureFixture

@@ -31,7 +31,7 @@ async def test_task_with_an_endless_backlog_takes_turns_with_the_others() -> Non
         async def run(_: Session) -> TaskResult:
             runs[name] += 1
             await asyncio.sleep(0.001)
-            return TaskResult(1, has_more=has_more)
+            return TaskResult(has_more=has_more)
 
         return Task(name=name, interval=timedelta(milliseconds=10), run=run)
 
@@ -48,7 +48,7 @@ async def test_two_tasks_with_endless_backlogs_alternate() -> None:
         async def run(_: Session) -> TaskResult:
             order.append(name)
             await asyncio.sleep(0)
-            return TaskResult(1, has_more=True)
+            return TaskResult(has_more=True)
 
         return Task(name=name, interval=timedelta(seconds=1), run=run)
 

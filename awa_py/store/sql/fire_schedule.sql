@@ -3,7 +3,7 @@
 -- $1 name · $2 the last_enqueued_at that the caller saw · $3 fire times, oldest first
 -- $4 the last fire time that is handled now, NULL: none · $5 the next fire time, 'infinity': none
 -- $6 expression and $7 timezone that the caller saw
--- Returns the ids of the jobs.
+-- Returns the ids of the jobs in the order of $3; none if another process won.
 WITH won AS (
     UPDATE awa.cron
     SET last_enqueued_at = coalesce($4::timestamptz, last_enqueued_at), next_at = $5::timestamptz
@@ -12,7 +12,7 @@ WITH won AS (
     RETURNING name, kind, args, options
 ),
 enqueued AS MATERIALIZED (
-    SELECT job.id
+    SELECT job.id, job.n
     FROM won CROSS JOIN LATERAL awa.enqueue_many((
         SELECT jsonb_agg(won.options || jsonb_build_object(
                    'kind', won.kind, 'args', won.args,
@@ -20,4 +20,4 @@ enqueued AS MATERIALIZED (
                                || jsonb_build_object('cron', won.name, 'fire_time', fire)))
         FROM unnest($3::timestamptz[]) AS fire)) AS job
 )
-SELECT coalesce(array_agg(id), '{}') AS ids FROM enqueued
+SELECT coalesce(array_agg(id ORDER BY n), '{}') AS ids FROM enqueued
