@@ -24,6 +24,7 @@ logger = logging.getLogger("awa.migrate")
 
 # The key of an advisory lock: concurrent migrations wait for each other. Any fixed number would do.
 MIGRATION_LOCK = 0x4157415F4D494752  # "AWA_MIGR"
+LOCK_TIMEOUT = "60s"
 BEGIN_SCRIPT = ("BEGIN;", f"{SET_LOCAL_SEARCH_PATH};")
 
 
@@ -92,7 +93,7 @@ async def migrate(database: Database, *, roles: bool = False) -> list[Migration]
     try:
         async with connection.transaction():
             await connection.execute(SET_LOCAL_SEARCH_PATH)
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            await _lock_migrations(connection)
             version = await current_version(connection, database.schema)
             _refuse_newer(version, database.schema)
             pending = [migration for migration in all_migrations() if migration.version > version]
@@ -172,6 +173,26 @@ async def current_version(connection: Connection, schema: Schema) -> int:
         return 0
     version = await connection.fetchval(schema.qualify("SELECT pg_catalog.max(version) FROM awa.schema_version"))
     return int(version or 0)
+
+
+async def _lock_migrations(connection: Connection) -> None:
+    """Wait for other migrations. Every login can hold the lock, so the wait has an end."""
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            await connection.execute("SET LOCAL lock_timeout TO DEFAULT")
+    except asyncpg.LockNotAvailableError:
+        pid = await connection.fetchval(
+            """SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = database AND datname = current_database()
+               WHERE locktype = 'advisory' AND granted AND objsubid = 1
+                 AND (classid::bigint << 32 | objid::bigint) = $1""",
+            MIGRATION_LOCK,
+        )
+        raise SchemaError(
+            f"cannot migrate: another session (PID {pid}) has held the lock of migrations for {LOCK_TIMEOUT}: if it is "
+            f"no migration, end it (SELECT pg_terminate_backend({pid})), and migrate again"
+        ) from None
 
 
 async def _create_schema(connection: Connection, schema: Schema) -> None:

@@ -21,9 +21,11 @@ async def check_leader(context: CheckContext, findings: Findings) -> None:
     """Check that a process holds the leader's lock."""
     leader = await election.get_leader(context.session)
     if leader is None:
-        findings.problem(
-            None, "There is no leader: no job is promoted, rescued, scheduled or cleaned up.", START_LEADER
-        )
+        says = "There is no leader: no job is promoted, rescued, scheduled or cleaned up."
+        for holder in await election.list_foreign_lock_holders(context.session):
+            findings.problem("lock", f"{says} No process can lead: {holder} holds the leader's lock.", holder.remedy)
+        if not findings.found:
+            findings.problem(None, says, START_LEADER)
         return
     now = await context.session.now()
     findings.ok(f"{leader.hostname}:{leader.pid}, elected {relative_time(leader.elected_at - now)}")

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -29,6 +29,7 @@ from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.settings import Settings
 from awa_py.store import election
+from awa_py.store.election import LockHolder
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -124,12 +125,15 @@ class Candidate:
     async def _wait_for_lock(self, session: Session) -> None:
         interval_s = self._settings.election_interval.total_seconds()
         checked_at = time.monotonic()
+        suspects: set[int] = set()
         while not await self._try_lock(session):
             if time.monotonic() - checked_at > self._settings.leader_check_interval.total_seconds():
                 await self._terminate_frozen_leader(session)
+                suspects = await self._report_foreign_lock_holders(session, suspects)
                 checked_at = time.monotonic()
             await wait_for_event(self._leader_resigned, interval_s)
             self._leader_resigned.clear()
+        self._set_foreign_lock_holders(())
 
     async def _try_lock(self, session: Session) -> bool:
         async with asyncio.timeout(self._answer_timeout_s):
@@ -142,6 +146,23 @@ class Candidate:
         except asyncpg.InsufficientPrivilegeError as error:
             message = "the leader was silent for too long, but its session belongs to another role: %s"
             self._log_throttle.log(logging.WARNING, "frozen", message, describe(error))
+
+    async def _report_foreign_lock_holders(self, session: Session, suspects: Set[int]) -> set[int]:
+        """Report sessions that hold the lock and do not lead. Return their PIDs.
+
+        A session counts if it was one of the `suspects` of the last look: a new leader has to write its row first.
+        """
+        found = await election.list_foreign_lock_holders(session)
+        self._set_foreign_lock_holders([holder for holder in found if holder.pid in suspects])
+        return {holder.pid for holder in found}
+
+    def _set_foreign_lock_holders(self, holders: Sequence[LockHolder]) -> None:
+        self._metrics.foreign_lock_holders.set(len(holders))
+        self._problem = None
+        if holders:
+            holder = holders[0]
+            self._problem = f"no process can lead: {holder} holds the leader's lock: {holder.remedy}"
+            self._log_throttle.log(logging.ERROR, "foreign", "%s", self._problem)
 
     async def _lead(self, session: Session) -> None:
         tasks = all_tasks(self._settings, self._schedules, self._metrics, watch=Watch())

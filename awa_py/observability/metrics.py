@@ -188,6 +188,9 @@ class Metrics:
         self.worker = Gauges(WORKER_GAUGES)
 
         self.is_leader = gauge("awa_is_leader", "1 while this process is the leader")
+        self.foreign_lock_holders = gauge(
+            "awa_leader_lock_foreign_holders", "Sessions that hold the leader's lock and are no leader"
+        )
         self.epoch = gauge("awa_leader_epoch", "The last epoch in which this process was the leader; 0 if it never was")
         self.elections = counter("awa_elections_total", "Elections that this process won")
         self.task_runs = counter("awa_task_runs_total", "Batches of a maintenance task", "task")

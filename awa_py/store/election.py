@@ -23,6 +23,23 @@ class Leader:
     elected_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """A session that holds the leader's lock."""
+
+    pid: int
+    role: str
+    application_name: str
+
+    def __str__(self) -> str:
+        name = f" ({self.application_name})" if self.application_name else ""
+        return f"the session with PID {self.pid}{name} of role {self.role}"
+
+    @property
+    def remedy(self) -> str:
+        return f"end it as that role or as a superuser: SELECT pg_terminate_backend({self.pid})"
+
+
 def lock_key(schema: Schema) -> int:
     """Return the key of the leader's lock. Each schema has its own, so that each has its own leader."""
     if schema.name == DEFAULT_SCHEMA:
@@ -49,6 +66,12 @@ async def terminate_frozen_leader(session: Session, *, silence: timedelta) -> bo
 async def resign(session: Session) -> None:
     """Release the lock and notify the candidates."""
     await session.fetch("resign", lock_key(session.schema))
+
+
+async def list_foreign_lock_holders(session: Session) -> list[LockHolder]:
+    """Return the sessions that hold the lock although they do not lead. Any login can do that."""
+    rows = await session.fetch("list_foreign_lock_holders", lock_key(session.schema))
+    return [LockHolder(**dict(row)) for row in rows]
 
 
 async def get_leader(session: Session) -> Leader | None:

@@ -30,7 +30,7 @@ CREATE TABLE awa.slots (
 );
 CREATE INDEX slots_worker ON awa.slots (worker_id);
 
--- Always one row: the last process that won the election. It still leads if the advisory lock is held.
+-- Always one row: the last process that won the election. It still leads if its session holds the advisory lock.
 CREATE TABLE awa.leader (
     singleton   boolean     PRIMARY KEY DEFAULT true CONSTRAINT there_is_one CHECK (singleton),
     worker_id   uuid,
@@ -38,9 +38,20 @@ CREATE TABLE awa.leader (
     pid         int,
     epoch       bigint      NOT NULL DEFAULT 0 CONSTRAINT epoch_is_counted  -- an election adds 1
                             CHECK (epoch >= 0 AND epoch < 9223372036854775807),
-    elected_at  timestamptz CONSTRAINT elected_at_is_between_1900_and_9000 CHECK (awa.is_time(elected_at))
+    elected_at  timestamptz CONSTRAINT elected_at_is_between_1900_and_9000 CHECK (awa.is_time(elected_at)),
+    backend_pid int         -- of the session that got the lock
 );
 INSERT INTO awa.leader DEFAULT VALUES;
+
+-- Return the sessions that hold the leader's lock. Every login can hold it: only awa.leader.backend_pid leads.
+CREATE FUNCTION awa.leader_lock_holders(lock_key bigint) RETURNS SETOF int LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT pid
+    FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND objsubid = 1
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND (classid::bigint << 32 | objid::bigint) = lock_key;
+END;
 
 -- The workers that want a wake-up when a job of a queue becomes available. NOTIFY holds a lock on the whole server
 -- until its transaction has committed, so transactions that notify commit one after another. Therefore awa notifies

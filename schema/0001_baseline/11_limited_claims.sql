@@ -43,11 +43,21 @@ BEGIN ATOMIC
     WHERE concurrency_key IS NOT NULL AND claim_number <= (SELECT mark FROM last);
 END;
 
+-- The rows that claims lock, one for each scope. Not advisory locks: every login can hold those.
+CREATE TABLE awa.claim_locks (
+    scope text COLLATE "C" PRIMARY KEY
+);
+
 -- Wait for other claims of a scope, and lock it until the transaction ends.
-CREATE FUNCTION awa.lock_limits(scope text) RETURNS void LANGUAGE sql
-BEGIN ATOMIC
-    SELECT pg_advisory_xact_lock(hashtext('awa' || ':limits'), hashtext(scope));
-END;
+CREATE FUNCTION awa.lock_limits(wanted_scope text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOOP
+        PERFORM FROM awa.claim_locks WHERE scope = wanted_scope FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO awa.claim_locks (scope) VALUES (wanted_scope) ON CONFLICT DO NOTHING;
+    END LOOP;
+END $$;
 
 -- Advance the mark of a scope that the caller has locked, if many jobs were claimed since. The latest 2,000 jobs stay
 -- behind it: most of them end soon and need not be in `known`.
@@ -99,10 +109,10 @@ END;
 --   claimer: the worker's id · found_ids: jobs that find_skipped_jobs found; they are claimed too if they have room
 -- Returns each job as it was before the claim. `search` is true if other keys may have jobs that this claim did not see.
 --
--- Claims wait for each other on an advisory lock. Each statement of a function has its own snapshot, so the count behind
+-- Claims wait for each other on the row of their scope. Each statement of a function has its own snapshot, so the count behind
 -- the lock includes what the previous claim committed: the limits are exact. Everything behind the lock must be short,
 -- whatever the indexes contain; that is why the search runs before the claim, without a lock.
--- Rows that another transaction has locked are skipped, so no lock is ever waited for while the advisory lock is held.
+-- Rows that another transaction has locked are skipped, so no lock is ever waited for while the row of a scope is locked.
 CREATE FUNCTION awa.claim_within_limits(
     wanted_queue text, after_positions bigint[], max_jobs int, kinds text[], claimer uuid, found_ids bigint[]
 ) RETURNS TABLE (job awa.ready, search boolean) LANGUAGE plpgsql

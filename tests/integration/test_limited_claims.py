@@ -44,8 +44,7 @@ READ_PAGES = (
     "pg_stat_get_xact_blocks_fetched('awa.ready_keys'::regclass)"
 )
 WAITING_FOR_A_LOCK = """
-    SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
-    WHERE NOT granted AND locktype = 'advisory' AND datname = current_database()
+    SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
 """
 START = [0] * len(PRIORITIES)
 

@@ -87,7 +87,8 @@ def assert_producer(found: dict[str, set[str]]) -> None:
 
 def assert_reader(found: dict[str, set[str]]) -> None:
     expected = {"the schema": {"USAGE"}}
-    expected |= {f"{name}()": {"EXECUTE"} for name in ("get_jobs", "running_of_queue", "running_with_key")}
+    callables = ("get_jobs", "leader_lock_holders", "running_of_queue", "running_with_key")
+    expected |= {f"{name}()": {"EXECUTE"} for name in callables}
     for name, had in found.items():
         assert had == expected.get(name, set() if name.endswith("()") else {"SELECT"}), name
 

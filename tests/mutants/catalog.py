@@ -213,8 +213,8 @@ MUTANTS = (
     Mutant(
         name="no-server-keepalive",
         file="awa_py/db/database.py",
-        old="{**ISOLATION_SETTINGS, **SERVER_KEEPALIVE_SETTINGS, **(settings or {})}",
-        new="{**ISOLATION_SETTINGS, **(settings or {})}",
+        old="**ISOLATION_SETTINGS, **SERVER_KEEPALIVE_SETTINGS, ",
+        new="**ISOLATION_SETTINGS, ",
         tests=(INTEGRATION + "test_worker_connections.py",),
     ),
     Mutant(

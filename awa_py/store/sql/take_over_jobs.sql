@@ -18,10 +18,7 @@ FROM (
       AND stale.attempt < stale.max_attempts AND stale.cancel_requested_at IS NULL
       AND (stale.expires_at IS NULL OR stale.expires_at > now())
       AND (SELECT elected_at FROM awa.leader) < now() - coalesce(q.staleness, $3::interval)
-      AND EXISTS (SELECT FROM pg_locks
-                  WHERE locktype = 'advisory' AND granted AND objsubid = 1
-                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                    AND (classid::bigint << 32 | objid::bigint) = $6)
+      AND (SELECT backend_pid FROM awa.leader) IN (SELECT awa.leader_lock_holders($6))
     ORDER BY stale.attempted_at
     LIMIT $4
     FOR UPDATE OF stale SKIP LOCKED

@@ -3,8 +3,6 @@
 -- this long for a live leader.
 -- $1 the lock's key · $2 how long it must have been silent
 SELECT pg_terminate_backend(activity.pid)
-FROM pg_locks JOIN pg_stat_activity activity USING (pid)
-WHERE locktype = 'advisory' AND granted AND objsubid = 1
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND (classid::bigint << 32 | objid::bigint) = $1
+FROM pg_stat_activity activity
+WHERE activity.pid IN (SELECT awa.leader_lock_holders($1))
   AND activity.wait_event_type = 'Client' AND activity.state_change < clock_timestamp() - $2::interval
