@@ -46,7 +46,8 @@ class Settings:
         _seconds(10), "how long after the end of a worker's session its running jobs are rescued"
     )
     heartbeat_rescue_interval: timedelta = _setting(
-        _seconds(30), "how often the leader rescues jobs with a stale heartbeat"
+        _seconds(30),
+        "how often the leader rescues jobs with a stale heartbeat, or more often: a third of the smallest staleness",
     )
     deadline_rescue_interval: timedelta = _setting(
         _seconds(30), "how often the leader rescues jobs past their deadline"

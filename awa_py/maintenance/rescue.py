@@ -22,6 +22,7 @@ from awa_py.text import count, ordinal
 logger = logging.getLogger("awa.rescue")
 
 JOBS_PER_BATCH = 500
+MIN_LOOK_INTERVAL = timedelta(seconds=1)
 MAX_GONE_CHECKS = 5  # within the time in which a worker whose session has ended may come back
 
 
@@ -36,11 +37,19 @@ class Watch:
     def duration(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.began_at)
 
+    def record_look(self, at: datetime, interval: timedelta) -> None:
+        """Remember a look, unless the one before is recent. If many came at once, none would be long enough ago."""
+        if self.looked_at is None or at - self.looked_at >= interval / 2:
+            self.looked_at = at
+
 
 async def rescue_stale(
-    session: Session, *, staleness: timedelta, metrics: Metrics, watch: Watch | None = None
+    session: Session, *, staleness: timedelta, interval: timedelta, metrics: Metrics, watch: Watch | None = None
 ) -> TaskResult:
-    """Move running jobs with a stale heartbeat to retryable or failed. Without a watch, wait for nothing."""
+    """Move running jobs with a stale heartbeat to retryable or failed. Without a watch, wait for nothing.
+
+    It runs every `interval`, or more often if a queue has a short staleness.
+    """
     stale = await maintenance.rescue_stale_jobs(
         session,
         staleness=staleness,
@@ -49,9 +58,13 @@ async def rescue_stale(
         looked_at=watch.looked_at if watch else None,
     )
     if watch is not None:
-        watch.looked_at = stale.looked_at
+        watch.record_look(stale.looked_at, stale.look_interval)
     _report(stale.jobs, "its heartbeat is stale: its worker is presumed dead", Reason.LOST, metrics)
-    return TaskResult(RescueReport(rescued_jobs=tuple(stale.jobs)), has_more=len(stale.jobs) == JOBS_PER_BATCH)
+    return TaskResult(
+        RescueReport(rescued_jobs=tuple(stale.jobs)),
+        has_more=len(stale.jobs) == JOBS_PER_BATCH,
+        interval_s=min(interval, max(stale.look_interval, MIN_LOOK_INTERVAL)).total_seconds(),
+    )
 
 
 async def rescue_gone(session: Session, *, gone_after: timedelta, metrics: Metrics) -> TaskResult:

@@ -25,7 +25,8 @@ def all_tasks(
 ) -> list[Task]:
     """Return the leader's tasks, in the order of their first run. Without a watch, rescues wait for nothing."""
     staleness = settings.heartbeat_staleness
-    stale = partial(rescue_stale, staleness=staleness, metrics=metrics, watch=watch)
+    rescue_interval = settings.heartbeat_rescue_interval
+    stale = partial(rescue_stale, staleness=staleness, interval=rescue_interval, metrics=metrics, watch=watch)
     gone = partial(rescue_gone, gone_after=settings.gone_after, metrics=metrics)
     overdue = partial(rescue_overdue, staleness=staleness, metrics=metrics, watch=watch)
     cron_sync = partial(sync, definitions=schedules)
@@ -43,7 +44,7 @@ def all_tasks(
     return [
         Task(name="check", interval=settings.leader_check_interval, run=_check, only_if_idle=True),
         Task(name="promote", interval=settings.promote_interval, run=Promotion().run, wake_topic=Topic.DUE),
-        Task(name="rescue", interval=settings.heartbeat_rescue_interval, run=stale),
+        Task(name="rescue", interval=rescue_interval, run=stale, wake_topic=Topic.QUEUES),
         Task(name="gone", interval=settings.gone_after, run=gone),
         Task(name="deadlines", interval=settings.deadline_rescue_interval, run=overdue),
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=cron_sync),

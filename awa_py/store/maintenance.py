@@ -34,6 +34,7 @@ class StaleJobs:
 
     jobs: list[RescuedJob]
     looked_at: datetime
+    look_interval: timedelta  # how often to look: it follows from the smallest staleness in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ async def rescue_stale_jobs(
     """
     row = await session.fetchrow("rescue_stale_jobs", staleness, limit, watched, looked_at)
     assert row is not None
-    return StaleJobs(jobs=_rescued_arrays(row), looked_at=row["looked_at"])
+    return StaleJobs(jobs=_rescued_arrays(row), looked_at=row["looked_at"], look_interval=row["look_interval"])
 
 
 async def rescue_lost_jobs(session: Session, *, silence: timedelta, limit: int) -> LostJobs:

@@ -239,7 +239,7 @@ class TestLeader:
         await insert_running(session, silent_s=1000, queue="email", attempt=1, max_attempts=1)
         await insert_running(session, deadline_at=ago(1), queue="email")
         await insert(session, "ready", 4, queue="email", expires_at=ago(1))
-        await rescue_stale(session, staleness=seconds(90), metrics=metrics)
+        await rescue_stale(session, staleness=seconds(90), interval=seconds(30), metrics=metrics)
         await rescue_overdue(session, staleness=seconds(90), metrics=metrics)
         assert value(metrics, "awa_jobs_retried_total", queue="email", reason="lost") == 2
         assert value(metrics, "awa_jobs_failed_total", queue="email", reason="lost") == 1

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from awa_py import State
+from awa_py import App, Settings, State
 from awa_py.db.database import Database
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.rescue import Watch, rescue_overdue, rescue_stale
@@ -15,6 +15,7 @@ from awa_py.maintenance.task import run_once
 from awa_py.observability.metrics import Metrics
 from awa_py.store.heartbeat import renew_leases
 from awa_py.store.maintenance import fail_expired_jobs, promote_jobs, rescue_overdue_jobs, rescue_stale_jobs
+from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from tests.support import (
     OWNER,
@@ -23,6 +24,7 @@ from tests.support import (
     another_session,
     claim,
     count,
+    eventually,
     insert,
     insert_queue,
     insert_running,
@@ -36,6 +38,7 @@ from tests.tasks import leader_task
 pytestmark = pytest.mark.integration
 
 STALENESS = timedelta(seconds=90)
+INTERVAL = timedelta(seconds=30)
 DAY = timedelta(days=1)
 
 
@@ -122,7 +125,7 @@ class TestStaleJobs:
     async def test_rescue_is_logged(self, session: Session, caplog: pytest.LogCaptureFixture) -> None:  # A21
         (job_id,) = await insert_running(session, silent_s=100, attempt=2)
         with caplog.at_level(logging.WARNING):
-            await rescue_stale(session, staleness=STALENESS, metrics=Metrics())
+            await rescue_stale(session, staleness=STALENESS, interval=INTERVAL, metrics=Metrics())
         assert f"job {job_id} (work) goes back to its queue at its 2nd attempt" in caplog.text
 
     async def test_rescues_of_one_kind_are_one_warning(  # A21
@@ -130,7 +133,7 @@ class TestStaleJobs:
     ) -> None:
         await insert_running(session, 3, silent_s=3600)
         with caplog.at_level(logging.DEBUG, logger="awa.rescue"):
-            await rescue_stale(session, staleness=seconds(90), metrics=Metrics())
+            await rescue_stale(session, staleness=STALENESS, interval=INTERVAL, metrics=Metrics())
         levels = [record.levelname for record in caplog.records if record.name == "awa.rescue"]
         assert sorted(levels) == ["DEBUG", "DEBUG", "WARNING"]
         assert "(and 2 more like it)" in caplog.text
@@ -168,8 +171,21 @@ class TestWatch:  # A20
         watch.began_at -= 3600
         watch.looked_at = await session.connection.fetchval("SELECT now() - interval '95 seconds'")
         await insert_running(session, silent_s=100)
-        rescue = partial(rescue_stale, session, staleness=STALENESS, metrics=Metrics(), watch=watch)
+        rescue = partial(rescue_stale, session, staleness=STALENESS, interval=INTERVAL, metrics=Metrics(), watch=watch)
         assert (await rescue()).rows_changed == 0
+        watch.looked_at -= seconds(30)
+        assert (await rescue()).rows_changed == 1
+
+    async def test_look_that_follows_another_one_at_once_does_not_count(self, session: Session) -> None:
+        """A change of a queue causes a look. Workers need time to renew their leases after the server hung."""
+        watch = Watch()
+        watch.began_at -= 3600
+        await insert_running(session, silent_s=100)
+        rescue = partial(rescue_stale, session, staleness=STALENESS, interval=INTERVAL, metrics=Metrics(), watch=watch)
+        for _ in range(3):
+            assert (await rescue()).rows_changed == 0
+        assert watch.looked_at is not None
+        watch.looked_at -= seconds(16)
         assert (await rescue()).rows_changed == 1
 
     async def test_first_look_of_a_leader_rescues_nothing(self, session: Session) -> None:
@@ -185,6 +201,39 @@ class TestWatch:  # A20
         assert await states(session) == {"failed": 1, "running": 1}
         watch.began_at -= STALENESS.total_seconds()
         assert (await run_once(leader_task("deadlines", watch=watch), session)).rows_changed == 1
+
+
+class TestInterval:
+    """The leader looks often enough for the smallest staleness in use."""
+
+    @pytest.mark.parametrize(("staleness_s", "interval_s"), [(300, 30), (45, 15), (5, 5 / 3), (0.5, 1)])
+    async def test_interval_follows_the_smallest_staleness(
+        self, session: Session, staleness_s: float, interval_s: float
+    ) -> None:
+        await insert_queue(session, "calm", staleness=seconds(3600))
+        await insert_queue(session, "hasty", staleness=seconds(staleness_s))
+        result = await rescue_stale(session, staleness=STALENESS, interval=INTERVAL, metrics=Metrics())
+        assert result.interval_s == pytest.approx(interval_s)
+
+    async def test_new_staleness_of_a_queue_is_effective_within_seconds(
+        self, database_url: str, session: Session
+    ) -> None:
+        app = App(database_url, settings=Settings())
+        metrics = Metrics()
+        candidate = app.candidate(metrics=metrics)
+        candidate.start()
+        try:
+            runs = partial(metrics.registry.get_sample_value, "awa_task_runs_total", {"task": "rescue"})
+            await eventually(runs)  # the next look would come after 30 seconds
+            await set_queue(session, "hasty", {"staleness": seconds(3)})
+            (job_id,) = await insert_running(session, silent_s=4, queue="hasty")
+            await eventually(lambda: is_rescued(session, job_id), timeout_s=20)
+        finally:
+            await candidate.stop()
+
+
+async def is_rescued(session: Session, job_id: int) -> bool:
+    return (await look(session, job_id)).state is State.RETRYABLE
 
 
 class TestOverdueJobs:
@@ -278,7 +327,7 @@ async def test_job_whose_worker_always_crashes_fails_in_the_end(session: Session
 async def test_job_that_is_overdue_and_stale_is_rescued_once(session: Session, database: Database) -> None:
     await insert_running(session, 400, silent_s=100, deadline_at=ago(1), worker_id=OWNER)
     async with another_session(database) as other:
-        stale = partial(rescue_stale, staleness=STALENESS, metrics=Metrics())
+        stale = partial(rescue_stale, staleness=STALENESS, interval=INTERVAL, metrics=Metrics())
         await asyncio.gather(stale(session), rescue_overdue(other, staleness=STALENESS, metrics=Metrics()))
         await stale(session)
     assert await states(session) == {"retryable": 400}
