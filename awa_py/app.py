@@ -1,7 +1,9 @@
 """The App: declare jobs and schedules, enqueue jobs, read and change them, and run workers."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
@@ -51,7 +53,7 @@ class App:
         `direct_url` bypasses a pooler that `url` goes through. Both come from the same source: AWA_DIRECT_URL is
         ignored if `url` is given. `routes` are routes as in `route()`. `version` names this version of your code, e.g.
         the commit: what an older version declares does not replace what a newer one did. It defaults to
-        AWA_WORKER_VERSION, else to the time when the source files changed.
+        AWA_WORKER_VERSION, else to the time when the files that define the jobs were changed.
         """
         self._url = url
         self._direct_url = direct_url
@@ -59,6 +61,7 @@ class App:
         self.settings = settings or Settings.from_env()
         self.registry = Registry(Routes(routes))
         self._version = check_version(version)
+        self._started = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {os.getpid()}"  # the last resort
         self._client: Client | None = None
         self._resources = AsyncExitStack()
         self._depth = 0  # `async with` may be nested: the outermost one opens and closes
@@ -265,9 +268,9 @@ class App:
 
     def declarations(self, name: WorkerName | None = None) -> Declarations:
         """Return what this app declares about its kinds. `name` is that of the worker that declares it."""
-        version = (
-            self._version or (name or WorkerName.from_env()).version or source_version(self.registry.handlers.values())
-        )
+        version = self._version or (name or WorkerName.from_env()).version
+        if version is None:
+            version = source_version(self.registry.handlers.values()) or self._started
         return Declarations.of(self.registry, self.settings, version)
 
     @property
@@ -283,7 +286,7 @@ class App:
         return Candidate(
             self.database,
             self.settings,
-            schedules=self.registry.schedules,
+            schedules=self.declarations(name).schedules,
             metrics=metrics or Metrics(),
             process_id=process_id or uuid4(),
         )

@@ -7,6 +7,7 @@ AwaError
 ├── InvalidJob              a job that cannot be enqueued: its kind, arguments or options are wrong
 │   └── InvalidArguments    arguments that do not fit the handler's signature
 ├── InvalidSchedule         a cron expression or timezone that cannot fire
+├── ScheduleDeclared        a cron schedule that the code declares: operators cannot change or delete it
 ├── UnknownKind             no handler is registered under that name
 ├── UnknownSchedule         no cron schedule of that name
 ├── UnknownQueue            no queue of that name has settings or jobs
@@ -57,6 +58,10 @@ class InvalidArguments(InvalidJob):
 
 class InvalidSchedule(AwaError, ValueError):
     """A cron expression or a timezone that cannot fire."""
+
+
+class ScheduleDeclared(AwaError):
+    """The code declares this cron schedule, so operators cannot change or delete it."""
 
 
 class UnknownKind(AwaError, LookupError):

@@ -1,7 +1,6 @@
 """awa cron …"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -99,7 +98,7 @@ async def set_schedule(
         job, name=name, expression=expression, timezone=timezone or "UTC", misfire=misfire.value
     )
     async with env.session() as session:
-        changed = await store.upsert_schedule(session, **asdict(definition))
+        changed = await store.upsert_schedule(session, definition)
     say(f'schedule "{name}" ' + ("is set" if changed else "is unchanged"))
 
 
@@ -165,10 +164,16 @@ async def trigger(env: Environment, name: ScheduleName) -> None:
 
 
 @command(app, "awa cron delete digest")
-async def delete(env: Environment, name: ScheduleName) -> None:
+async def delete(
+    env: Environment,
+    name: ScheduleName,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also delete one that was declared in code. If it still is, it comes back.")
+    ] = False,
+) -> None:
     """Delete a schedule. Its jobs are kept."""
     async with env.session() as session:
-        _must_exist(await store.delete_schedule(session, name), name)
+        _must_exist(await store.delete_schedule(session, name, even_if_declared=force), name)
     say(f'schedule "{name}" is deleted')
 
 
@@ -252,7 +257,8 @@ def _fields(schedule: ScheduleRow, now: datetime) -> Fields:
         "timezone": schedule.timezone,
         "kind": schedule.kind,
         "args": compact_json(schedule.args),
-        **{name.replace("_", " "): compact_json(value) for name, value in options.items()},
+        **{name.replace("_", " "): compact_json(value) for name, value in options.items() if name != "as_given"},
+        "set by": "an operator" if schedule.version is None else f"version {schedule.version} of the app",
         "misfire": schedule.misfire,
         "status": _status(schedule),
         "last fired": timestamp(schedule.last_enqueued_at, now),

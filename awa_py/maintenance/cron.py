@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from awa_py.db.errors import CONNECTION_LOST
+from awa_py.declaring import declare_schedules
 from awa_py.errors import InvalidSchedule
 from awa_py.maintenance.reports import CronReport, CronSyncReport, Fire
 from awa_py.maintenance.task import TaskResult
@@ -25,26 +26,9 @@ MAX_MISFIRES = 100  # for the misfire policy `all`: a longer backlog is rarely w
 SKIP_GRACE = timedelta(seconds=30)  # for the misfire policy `skip`: a change of leaders must not skip a fire time
 
 
-async def sync(session: Session, definitions: Sequence[CronDefinition]) -> TaskResult:
-    """Insert and update the app's schedules. Never delete one, never resume a paused one."""
-    changed: list[str] = []
-    for definition in definitions:
-        try:
-            if await store.upsert_schedule(
-                session,
-                name=definition.name,
-                expression=definition.expression,
-                timezone=definition.timezone,
-                kind=definition.kind,
-                args=definition.args,
-                options=definition.options,
-                misfire=definition.misfire,
-            ):
-                changed.append(definition.name)
-        except CONNECTION_LOST:
-            raise
-        except asyncpg.PostgresError as error:
-            logger.error("schedule %s could not be written: %s", definition.name, describe(error))
+async def sync(session: Session, definitions: Sequence[CronDefinition], *, level: int = logging.WARNING) -> TaskResult:
+    """Write the app's schedules. `level`: at which to log those that are defined differently."""
+    changed = await declare_schedules(session, definitions, level=level)
     return TaskResult(CronSyncReport(changed_schedules=tuple(changed)))
 
 

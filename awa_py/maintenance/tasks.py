@@ -1,5 +1,6 @@
 """The table of maintenance tasks."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from logging import INFO
@@ -29,7 +30,7 @@ def all_tasks(
     stale = partial(rescue_stale, staleness=staleness, interval=rescue_interval, metrics=metrics, watch=watch)
     gone = partial(rescue_gone, gone_after=settings.gone_after, metrics=metrics)
     overdue = partial(rescue_overdue, staleness=staleness, metrics=metrics, watch=watch)
-    cron_sync = partial(sync, definitions=schedules)
+    cron_sync = partial(sync, definitions=schedules, level=logging.DEBUG)  # the election has logged them
     cleanup = Cleanup(
         completed_retention=settings.completed_retention,
         failed_retention=settings.failed_retention,

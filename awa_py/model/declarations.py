@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from awa_py.errors import ConfigError
 from awa_py.model.job import interval_text
 from awa_py.model.options import make_template
-from awa_py.model.registry import Handler, Registry
+from awa_py.model.registry import CronDefinition, Handler, Registry
 from awa_py.settings import Settings
 
 MAX_VERSION_CHARACTERS = 200
@@ -23,16 +23,20 @@ MAX_VERSION_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declarations:
-    """The kinds of an app, as objects with the columns of `awa.kinds`, and the app's version."""
+    """The kinds of an app, as objects with the columns of `awa.kinds`, its schedules, and its version."""
 
     kinds: tuple[dict[str, Any], ...]
-    version: str | None
+    schedules: tuple[CronDefinition, ...]
+    version: str
 
     @classmethod
-    def of(cls, registry: Registry, settings: Settings, version: str | None) -> "Declarations":
+    def of(cls, registry: Registry, settings: Settings, version: str) -> "Declarations":
         """Read what a registry declares."""
-        handlers = registry.handlers.values()
-        return cls(kinds=tuple(_declaration(each, registry, settings) for each in handlers), version=version)
+        return cls(
+            kinds=tuple(_declaration(handler, registry, settings) for handler in registry.handlers.values()),
+            schedules=tuple(replace(schedule, version=version) for schedule in registry.schedules),
+            version=version,
+        )
 
 
 def check_version(version: str | None) -> str | None:

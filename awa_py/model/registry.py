@@ -63,7 +63,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronDefinition:
-    """A schedule that code declares with `@app.cron`."""
+    """A schedule that code declares with `@app.cron`, or that an operator sets."""
 
     name: str
     expression: str
@@ -72,6 +72,7 @@ class CronDefinition:
     args: Mapping[str, Any] = field(default_factory=dict, repr=False)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     misfire: str = "one"
+    version: str = ""  # of the app that declares it
 
     @classmethod
     def from_job(cls, job: NewJob, *, name: str, expression: str, timezone: str, misfire: str) -> "CronDefinition":
@@ -79,6 +80,8 @@ class CronDefinition:
         check_schedule(expression, timezone, misfire)
         options: dict[str, Any] = json.loads(job.to_json())
         kind, args = options.pop("kind"), options.pop("args")
+        if job.spec.is_complete:
+            options["as_given"] = True  # the code that declares the schedule declares the job, too
         return cls(
             name=check_schedule_name(name),
             expression=expression,

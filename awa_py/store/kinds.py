@@ -24,6 +24,7 @@ class KindRow:
     tags: list[str] | None
     metadata: dict[str, Any] | None
     concurrency_key: str | None
+    key_parts: list[str] | None
     concurrency_limit: int | None
     ordered: bool | None
     unique_by: list[str] | None
@@ -31,8 +32,9 @@ class KindRow:
     unique_for: timedelta | None
     unique_states: list[str] | None
     args_schema: dict[str, Any] | None
-    version: str | None
+    version: str
     declared_at: datetime
+    replaced_versions: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class DeclaredKind:
     kind: str
     is_written: bool
     is_overruled: bool
-    version: str | None
+    version: str
     declared_at: datetime
 
 

@@ -1,11 +1,13 @@
 """Cron schedules."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from awa_py.errors import ScheduleDeclared
+from awa_py.model.registry import CronDefinition
 from awa_py.store.session import Session
 
 NEVER = datetime.max.replace(tzinfo=UTC)  # asyncpg writes it as 'infinity'
@@ -30,6 +32,8 @@ class ScheduleRow:
     next_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    version: str | None  # of the app that declares it; None: an operator set it
+    replaced_versions: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,29 +49,48 @@ class DueSchedule:
     since: datetime
 
 
-async def upsert_schedule(
-    session: Session,
-    *,
-    name: str,
-    expression: str,
-    timezone: str,
-    kind: str,
-    args: Mapping[str, Any],
-    options: Mapping[str, Any],
-    misfire: str,
-) -> bool:
-    """Create or change a schedule. Return whether anything changed."""
-    return bool(
-        await session.fetchval(
-            "upsert_schedule",
-            name,
-            expression,
-            timezone,
-            kind,
-            json.dumps(args),
-            json.dumps(options),
-            misfire,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclarationResult:
+    """What became of a declaration: it was written, or another one holds instead, or nothing changed.
+
+    `version` is that of the app whose declaration holds; None: an operator's.
+    """
+
+    is_written: bool
+    is_overruled: bool
+    version: str | None
+
+
+async def upsert_schedule(session: Session, definition: CronDefinition) -> bool:
+    """Create or change a schedule of an operator. Return whether anything changed."""
+    row = await session.fetchrow("upsert_schedule", *_columns(definition))
+    assert row is not None
+    if row["version"] is not None:
+        raise ScheduleDeclared(
+            f'schedule "{definition.name}" is declared in code, by version {row["version"] or "(unnamed)"} of the app: '
+            f"change it there. `awa cron pause {definition.name}` stops it, and another name adds a second schedule"
         )
+    return bool(row["is_written"])
+
+
+async def declare_schedule(
+    session: Session, definition: CronDefinition, *, as_newest: bool = False
+) -> DeclarationResult:
+    """Write a schedule that an app declares, unless a newer version of the app did, or an operator set it."""
+    row = await session.fetchrow("declare_schedule", *_columns(definition), definition.version, as_newest)
+    assert row is not None
+    return DeclarationResult(**dict(row))
+
+
+def _columns(definition: CronDefinition) -> tuple[str, ...]:
+    return (
+        definition.name,
+        definition.expression,
+        definition.timezone,
+        definition.kind,
+        json.dumps(definition.args),
+        json.dumps(definition.options),
+        definition.misfire,
     )
 
 
@@ -122,9 +145,16 @@ async def pause_schedule(session: Session, name: str, *, paused: bool) -> bool:
     return bool(await session.fetchval("pause_schedule", name, paused))
 
 
-async def delete_schedule(session: Session, name: str) -> bool:
+async def delete_schedule(session: Session, name: str, *, even_if_declared: bool = False) -> bool:
     """Delete a schedule. Return whether it existed."""
-    return bool(await session.fetchval("delete_schedule", name))
+    row = await session.fetchrow("delete_schedule", name, even_if_declared)
+    if row is not None and not row["is_deleted"]:
+        raise ScheduleDeclared(
+            f'schedule "{name}" is declared in code, by version {row["version"] or "(unnamed)"} of the app, which '
+            f"would add it again: `awa cron pause {name}` stops it. If the code no longer declares it, "
+            f"`awa cron delete {name} --force` deletes it"
+        )
+    return row is not None
 
 
 async def list_schedules(session: Session, name: str | None = None) -> list[ScheduleRow]:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from contextlib import suppress
 from datetime import timedelta
-from itertools import groupby
 
 import asyncpg
 
@@ -12,10 +11,10 @@ from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
 from awa_py.db.reconnecting import ReconnectingConnection
+from awa_py.declaring import declare_kinds, declare_schedules
 from awa_py.model.declarations import Declarations
 from awa_py.observability.metrics import Metrics
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, remove_worker
-from awa_py.store.kinds import DeclaredKind, declare_kinds
 from awa_py.store.queues import ensure_queues
 from awa_py.store.session import Session
 from awa_py.text import describe
@@ -52,7 +51,7 @@ class Registration:
         return self._connection.connected
 
     async def enter(self) -> None:
-        """Wait for the database, check its schema, declare the kinds, and add the worker and its queues."""
+        """Wait for the database, check its schema, declare kinds and schedules, and add the worker and its queues."""
         while True:
             connection = await self._connection.get()
             try:
@@ -60,7 +59,9 @@ class Registration:
                 with translate_permission_errors(self._database.schema):
                     await migrations.check(connection, self._database.schema)
                     session = Session(connection, self._database.schema)
-                    await self._declare_kinds(session)
+                    if self._declarations is not None:
+                        await declare_kinds(session, self._declarations)
+                        await declare_schedules(session, self._declarations.schedules)
                     await ensure_queues(session, self._info.queues)
                     rows = await heartbeat_worker(session, self._info, share_staleness=self._share_staleness)
                     self.directives = directives_from(rows, self.directives)
@@ -69,27 +70,6 @@ class Registration:
                 self._connection.drop()
             else:
                 return
-
-    async def _declare_kinds(self, session: Session) -> None:
-        if self._declarations is None:
-            return
-        try:
-            kinds = await declare_kinds(session, self._declarations)
-        except (
-            asyncpg.DataError,
-            asyncpg.IntegrityConstraintViolationError,
-        ) as error:  # the worker can run all the same
-            logger.error("the kinds of this worker could not be declared: %s", describe(error))
-            return
-        overruled = [kind for kind in kinds if kind.is_overruled]
-        for version, group in groupby(sorted(overruled, key=_version), key=_version):
-            logger.warning(
-                "version %s of the app replaced version %s, which this worker has, and declares these kinds "
-                "differently: %s. Its declarations hold; after a rollback, run `awa kinds sync APP`",
-                version,
-                self._declarations.version,
-                ", ".join(kind.kind for kind in group),
-            )
 
     async def leave(self, timeout_s: float) -> None:
         """Remove the worker. If that fails, the leader removes it when its heartbeats are stale."""
@@ -100,7 +80,3 @@ class Registration:
 
     async def close(self) -> None:
         await self._connection.close()
-
-
-def _version(kind: DeclaredKind) -> str:
-    return kind.version or "(none)"

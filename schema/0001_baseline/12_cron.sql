@@ -17,6 +17,8 @@ CREATE TABLE awa.cron (
     next_at          timestamptz,                        -- the next fire time; NULL: not yet computed
     created_at       timestamptz NOT NULL DEFAULT now(),
     updated_at       timestamptz NOT NULL DEFAULT now(),
+    version          text,                               -- of the app that declares it; NULL: an operator set it
+    replaced_versions text[]     NOT NULL DEFAULT '{}',  -- earlier ones: they cannot declare it again
     CONSTRAINT times_are_between_1900_and_9000
         CHECK (awa.is_time(effective_from) AND awa.is_time(last_enqueued_at) AND awa.is_time(next_at)
                AND awa.is_time(created_at) AND awa.is_time(updated_at))

@@ -21,7 +21,7 @@ CREATE TABLE awa.kinds (
     unique_for        interval    CONSTRAINT unique_for_is_below_1000_years CHECK (awa.is_duration(unique_for)),
     unique_states     text[],                           -- NULL: its jobs are not unique
     args_schema       jsonb       CONSTRAINT args_schema_is_an_object CHECK (jsonb_typeof(args_schema) = 'object'),
-    version           text,                             -- of the app that declared it
+    version           text        NOT NULL,             -- of the app that declared it
     declared_at       timestamptz NOT NULL DEFAULT now()
                                   CONSTRAINT declared_at_is_between_1900_and_9000 CHECK (awa.is_time(declared_at)),
     replaced_versions text[]      NOT NULL DEFAULT '{}' -- earlier ones: they cannot declare it again

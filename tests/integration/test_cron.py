@@ -4,13 +4,15 @@ import asyncio
 import json
 import logging
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from awa_py import App, State
+from awa_py import App, ScheduleDeclared, State
 from awa_py.db.database import Database
+from awa_py.declaring import declare_schedules
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.model.registry import CronDefinition
 from awa_py.store.schedules import (
@@ -21,9 +23,10 @@ from awa_py.store.schedules import (
     list_schedules,
     pause_schedule,
     trigger_schedule,
+    upsert_schedule,
 )
 from awa_py.store.session import Session
-from tests.support import another_session, count, insert_queue, look, states
+from tests.support import QUICK, another_session, count, drain, insert_queue, look, states
 
 pytestmark = pytest.mark.integration
 
@@ -46,10 +49,10 @@ async def add(
     kind: str = "work",
     options: str = "{}",
 ) -> None:
-    """Insert a schedule that became effective, and last fired, `since` ago."""
+    """Insert a schedule of an app that became effective, and last fired, `since` ago."""
     await session.connection.execute(
-        "INSERT INTO awa.cron (name, expression, timezone, misfire, kind, options, effective_from, last_enqueued_at) "
-        "VALUES ($1, $2, $3, $4, $5, $6, now() - $7::text::interval, now() - $7::text::interval)",
+        "INSERT INTO awa.cron (name, expression, timezone, misfire, kind, options, effective_from, last_enqueued_at, "
+        "version) VALUES ($1, $2, $3, $4, $5, $6, now() - $7::text::interval, now() - $7::text::interval, '')",
         name,
         expression,
         timezone,
@@ -132,6 +135,78 @@ class TestSync:  # A7
         await sync(session, [definition()])
         row = await get_schedule(session)
         assert (row.enabled, row.last_error) == (True, None)
+
+
+class TestVersions:
+    """Only a newer declaration replaces one, and what an operator set is not replaced."""
+
+    async def test_leader_of_the_old_version_does_not_revert_a_new_one(
+        self, session: Session, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        old, new = definition(version="1"), definition(expression="0 10 * * *", version="2")
+        await sync(session, [old])
+        await sync(session, [new])
+        before = await get_schedule(session)
+        assert (await sync(session, [old])).rows_changed == 0
+        assert await get_schedule(session) == before
+        assert "schedule digest is as the newer version 2 of the app declares it, not as version 1" in caplog.text
+        await declare_schedules(session, [old], as_newest=True)  # after a rollback
+        assert (await sync(session, [new])).rows_changed == 0
+        assert (await get_schedule(session)).version == "1"
+
+    async def test_old_and_new_leader_in_turns_skip_no_fire(self, session: Session) -> None:
+        old, new = definition(expression=EVERY_SECOND, version="1"), definition(expression=EVERY_SECOND, version="2")
+        new = replace(new, kind="send")
+        await sync(session, [old])
+        await sync(session, [new])
+        fired = 0
+        for _ in range(3):
+            await asyncio.sleep(1.1)
+            await sync(session, [old])
+            fired += (await evaluate(session)).rows_changed
+            await sync(session, [new])
+        assert fired == 3
+        assert {job["kind"] for job in await jobs(session)} == {"send"}
+
+    async def test_change_does_not_skip_a_fire_that_is_due(self, session: Session) -> None:
+        await add(session, expression="0 0 1 1 *")
+        due = "UPDATE awa.cron SET next_at = date_trunc('minute', now()), last_enqueued_at = now() - interval '90 s'"
+        await session.connection.execute(due)
+        await sync(session, [definition(expression=EVERY_MINUTE, version="2")])
+        assert (await evaluate(session)).rows_changed == 1
+
+    async def test_schedule_of_an_operator_is_not_replaced_by_a_declaration(
+        self, session: Session, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        assert await upsert_schedule(session, definition(expression=EVERY_MINUTE))
+        assert (await sync(session, [definition(version="1")])).rows_changed == 0
+        assert "schedule digest is as an operator set it" in caplog.text
+        assert await upsert_schedule(session, definition(expression=EVERY_SECOND))
+        assert await delete_schedule(session, "digest")
+        assert (await sync(session, [definition(version="1")])).rows_changed == 1
+
+    async def test_operator_cannot_change_or_delete_a_declared_schedule(self, session: Session) -> None:
+        await sync(session, [definition(version="1")])
+        before = await get_schedule(session)
+        with pytest.raises(ScheduleDeclared, match='schedule "digest" is declared in code, by version 1 of the app'):
+            await upsert_schedule(session, definition(expression=EVERY_MINUTE))
+        with pytest.raises(ScheduleDeclared, match="`awa cron pause digest` stops it"):
+            await delete_schedule(session, "digest")
+        assert await get_schedule(session) == before
+        assert await delete_schedule(session, "digest", even_if_declared=True)
+        assert not await delete_schedule(session, "digest")
+
+    async def test_worker_declares_its_schedules_at_its_start(self, database_url: str, session: Session) -> None:
+        app = App(database_url, settings=QUICK, version="7")
+
+        @app.cron("0 9 * * *", name="digest")
+        @app.job
+        async def send() -> None: ...
+
+        async with app:
+            await drain(app)
+        row = await get_schedule(session)
+        assert (row.kind, row.version) == ("send", "7")
 
 
 class TestFire:  # A8
@@ -318,7 +393,7 @@ class TestPause:
     async def test_deleting_a_schedule_keeps_its_jobs(self, session: Session) -> None:
         await add(session)
         await evaluate(session)
-        assert await delete_schedule(session, "digest")
+        assert await delete_schedule(session, "digest", even_if_declared=True)
         assert await list_schedules(session) == []
         assert await states(session) == {"available": 1}
 

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import json
+import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from awa_py import App, BatchJob, ConfigError, Context, InvalidArguments, InvalidJob, Job, NewJob, State, Unique
 from awa_py.arguments.signature import Signature
 from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
-from awa_py.model.declarations import Declarations
 from awa_py.model.keys import KeyTemplate, UniqueTemplate, canonical_json
-from awa_py.settings import Settings
 from awa_py.store.kinds import declare_kinds, delete_kind, list_kinds, undeclared_kinds
 from awa_py.store.session import Session
 from tests.support import QUICK, drain, look
@@ -377,7 +375,7 @@ class TestDeclarations:
             job = await odd.enqueue()
             await drain(app)
             assert (await app.get(job.id)).state is State.COMPLETED
-        assert "the kinds of this worker could not be declared" in caplog.text
+        assert "the kinds of this app could not be declared" in caplog.text
 
     async def test_kind_that_nobody_declares_is_reported(self, declaring: App, session: Session) -> None:
         assert await undeclared_kinds(session, ["send", "other", "later"]) == ["other"]
@@ -431,7 +429,9 @@ class TestVersions:
                 await drain(app)
         assert await max_attempts(session) == 2
         (warning,) = [record.getMessage() for record in caplog.records if "sync APP" in record.getMessage()]
-        assert warning.startswith("version 2 of the app replaced version 1")
+        assert warning.startswith(
+            "these kinds are as the newer version 2 of the app declares them, not as version 1: work"
+        )
 
     async def test_new_version_with_the_old_values_is_new(self, database_url: str, session: Session) -> None:
         for version, attempts in (("1", 1), ("2", 2), ("3", 1)):
@@ -452,12 +452,6 @@ class TestVersions:
         await start(session, version_of(database_url, "1", 1))
         assert await start(session, version_of(database_url, "1", 2))
         assert await max_attempts(session) == 2
-
-    async def test_latest_declaration_wins_without_a_version(self, database_url: str, session: Session) -> None:
-        one, two = (replace(version_of(database_url, "1", n).declarations(), version=None) for n in (1, 2))
-        for declarations in (one, two, one):
-            assert (await declare_kinds(session, declarations))[0].is_written
-        assert await max_attempts(session) == 1
 
     async def test_hundred_replaced_versions_are_remembered(self, database_url: str, session: Session) -> None:
         for n in range(1, 110):
@@ -499,18 +493,12 @@ class TestVersions:
         assert app.declarations().version == "4f2a"
         assert version_of("postgresql://nowhere", "mine", 1).declarations().version == "mine"
 
-    def test_app_without_source_files_has_no_version(self) -> None:
-        app = App()
-        names: dict[str, Any] = {"app": app, "__name__": "nowhere"}
-        exec("@app.job\ndef work(): ...", names)
-        assert app.declarations().version is None
-
-
-def test_all_columns_of_a_declaration_are_in_the_table() -> None:
-    app = App(settings=Settings())
-    declare_all(app)
-    declarations = Declarations.of(app.registry, app.settings, None)
-    assert {name for kind in declarations.kinds for name in kind} >= {"unique_by", "key_parts", "args_schema"}
+    def test_app_without_source_files_has_a_version_per_process(self) -> None:
+        app, other = App(), App()
+        for each in (app, other):
+            exec("@app.job\ndef work(): ...", {"app": each, "__name__": "nowhere"})
+        assert app.declarations().version == app.declarations().version
+        assert app.declarations().version.endswith(f" {os.getpid()}")
 
 
 async def test_complete_spec_ignores_the_declaration(declaring: App, session: Session) -> None:

@@ -334,8 +334,8 @@ MUTANTS = (
     ),
     Mutant(
         name="new-expression-fires-for-the-past",
-        file=SQL + "upsert_schedule.sql",
-        old="THEN old.effective_from ELSE now() END",
+        file=SQL + "declare_schedule.sql",
+        old="THEN old.effective_from ELSE least(now(), old.next_at - interval '1 microsecond') END",
         new="THEN old.effective_from ELSE old.effective_from END",
         tests=(INTEGRATION + "test_cron.py",),
     ),

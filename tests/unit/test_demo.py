@@ -66,6 +66,8 @@ RATES = ScheduleRow(
     next_at=NOW,
     created_at=NOW,
     updated_at=NOW,
+    version=None,
+    replaced_versions=[],
 )
 
 

@@ -1,6 +1,6 @@
 -- Write what an app declares about its kinds, unless a newer version of the app did. A version is older if it once
--- declared the kind and was replaced. Without a version, the latest declaration wins. Unchanged rows are not written.
--- $1 text: a JSON array of objects with the columns of awa.kinds. $2 text: the app's version or NULL.
+-- declared the kind and was replaced. Unchanged rows are not written.
+-- $1 text: a JSON array of objects with the columns of awa.kinds. $2 text: the app's version.
 -- $3 boolean: make this version the newest.
 -- Returns each kind, whether it was written, whether another declaration holds instead, and which version's holds.
 WITH input AS MATERIALIZED (
@@ -25,7 +25,7 @@ written AS (
         unique_key = excluded.unique_key, unique_for = excluded.unique_for, unique_states = excluded.unique_states,
         args_schema = excluded.args_schema, version = excluded.version, declared_at = now(),
         replaced_versions = awa.replace_version(old.replaced_versions, old.version, excluded.version)
-    WHERE ($3::boolean OR excluded.version IS NULL OR excluded.version <> ALL (old.replaced_versions))
+    WHERE ($3::boolean OR excluded.version <> ALL (old.replaced_versions))
       AND to_jsonb(old) - '{declared_at,replaced_versions}'::text[]
           IS DISTINCT FROM to_jsonb(excluded) - '{declared_at,replaced_versions}'::text[]
     RETURNING kind, version, declared_at
