@@ -7,11 +7,13 @@ import random
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from awa_py.embedded.account import Account, reachable_path
+from awa_py.embedded.guardian import open_private
 from awa_py.errors import EmbeddedError
 
 SUPERUSER = "awa"
@@ -80,7 +82,8 @@ class Access:
     def read(cls, home: Home) -> "Access":
         """Read the file. Raise EmbeddedError if it is missing or invalid."""
         try:
-            stored = json.loads(home.access_file.read_text())
+            with open(open_private(home.access_file, os.O_RDONLY)) as file:
+                stored = json.load(file)
             return cls(port=int(stored["port"]), password=str(stored["password"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EmbeddedError(f"{home.access_file}: cannot read the server's port and password: {error}") from error
@@ -96,21 +99,35 @@ class Access:
 
 
 def open_home(directory: Path) -> Home:
-    """Create the directory if it is missing. Raise EmbeddedError, and change nothing, if it contains something else."""
+    """Create the directory if it is missing, and make it private.
+
+    Raise EmbeddedError, and change nothing, if it contains something else, or if another user owns it or may write to
+    it: that user could replace the server's files.
+    """
     home = Home(directory)
     try:
-        if not directory.exists():
-            directory.mkdir(parents=True, exist_ok=True)
-            make_home_private(directory)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The root of a newly formatted disk is not empty.
         entries = set(os.listdir(directory)) - {"lost+found"}
+        status = directory.stat()
     except OSError as error:
         raise EmbeddedError(f"{directory} cannot be used as a data directory: {error}") from error
+    if status.st_uid != os.geteuid():
+        raise EmbeddedError(
+            f"{directory} belongs to the user with uid {status.st_uid}, but this process has uid {os.geteuid()}:"
+            " run it as the owner, or choose another directory"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise EmbeddedError(
+            f"other users may write to {directory}: choose another directory, or, if you trust what is in it,"
+            f" `chmod go-w {directory}`"
+        )
     if entries and home.users_lock.name not in entries:
         raise EmbeddedError(
             f"{directory} is not empty and is not a data directory of awa:"
             f" choose another directory, or one that does not exist yet"
         )
+    make_home_private(directory)
     return home
 
 

@@ -9,12 +9,14 @@ not depend on how the calling program was started. That is why all of it is in o
 """
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -85,14 +87,24 @@ class Status:
         return cls(guardian=int(words[0]), server=int(words[1]), ready=words[2] == b"1")
 
 
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file of this user, never through a link. A new one can be read only by this user."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "not a file of this user", str(path))
+    return fd
+
+
 class Guardian:
     """Keeps one server running until its last user has left."""
 
     def __init__(self, request: LaunchRequest) -> None:
         self._request = request
         self._data = Path(request.data)
-        self._users_fd = os.open(request.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
-        self._hold_fd = os.open(request.hold_lock, os.O_RDWR | os.O_CREAT, 0o600)
+        self._users_fd = open_private(request.users_lock, os.O_RDWR | os.O_CREAT)
+        self._hold_fd = open_private(request.hold_lock, os.O_RDWR | os.O_CREAT)
         self._child: subprocess.Popen[bytes] | None = None
         self._stale_pid_file: tuple[int, int] | None = None
         self._ready = False
@@ -196,7 +208,14 @@ class Guardian:
     def _rotate_log(self) -> None:
         # The log is our standard error and the server's, opened for appending: both continue at its new end.
         if os.fstat(sys.stderr.fileno()).st_size > MAX_LOG_BYTES:
-            shutil.copyfile(self._request.log, f"{self._request.log}.1")
+            rotated = f"{self._request.log}.1"
+            with suppress(FileNotFoundError):
+                os.unlink(rotated)
+            with (
+                open(open_private(self._request.log, os.O_RDONLY), "rb") as log,
+                open(open_private(rotated, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy,
+            ):
+                shutil.copyfileobj(log, copy)
             os.ftruncate(sys.stderr.fileno(), 0)
 
     def _sleep(self) -> None:

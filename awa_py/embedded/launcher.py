@@ -107,7 +107,7 @@ def _detach(request: guardian.LaunchRequest) -> None:
     # Isolated and without site-packages: it starts in milliseconds in any environment.
     argv = [sys.executable, "-I", "-S", guardian.__file__, request.dump()]
     try:
-        with open(request.log, "ab", opener=_private_opener) as log:
+        with open(request.log, "ab", opener=guardian.open_private) as log:
             subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -121,7 +121,3 @@ def _detach(request: guardian.LaunchRequest) -> None:
             )
     except (OSError, subprocess.CalledProcessError) as error:
         raise EmbeddedError(f"cannot start the guardian of {request.data}: {error}") from error
-
-
-def _private_opener(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

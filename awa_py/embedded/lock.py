@@ -5,6 +5,8 @@ import os
 import time
 from pathlib import Path
 
+from awa_py.embedded.guardian import open_private
+
 SHARED = fcntl.LOCK_SH
 EXCLUSIVE = fcntl.LOCK_EX
 
@@ -13,7 +15,7 @@ POLL_S = 0.02
 
 def open_lock(path: Path) -> int:
     """Open a lock file, create it if missing, and return its descriptor. This does not lock it."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return open_private(path, os.O_RDWR | os.O_CREAT)
 
 
 def try_lock(fd: int, kind: int) -> bool:

@@ -25,6 +25,7 @@ from awa_py.embedded.cluster import (
     make_home_private,
     open_home,
 )
+from awa_py.embedded.guardian import open_private
 from awa_py.embedded.launcher import checked_settings, launch_guardian
 from awa_py.embedded.lock import EXCLUSIVE, POLL_S, SHARED, open_lock, try_lock, wait_lock
 from awa_py.errors import EmbeddedError
@@ -178,13 +179,6 @@ class EmbeddedPostgres:
             users_fd = open_lock(home.users_lock)
         except OSError as error:
             raise EmbeddedError(f"{home.path} cannot be used as a data directory: {error}") from error
-        owner = os.fstat(users_fd).st_uid
-        if owner != os.geteuid():
-            os.close(users_fd)
-            raise EmbeddedError(
-                f"{home.path} belongs to the user with uid {owner}, but this process has uid {os.geteuid()}:"
-                " run it as the owner"
-            )
         if not wait_lock(users_fd, SHARED, self._startup_timeout_s):
             os.close(users_fd)
             raise EmbeddedError(
@@ -198,7 +192,10 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + self._startup_timeout_s
         attempts = 0
         while not self._is_ready():
-            lock_fd = open_lock(home.guardian_lock)
+            try:
+                lock_fd = open_lock(home.guardian_lock)
+            except OSError as error:
+                raise EmbeddedError(f"{home.path} cannot be used as a data directory: {error}") from error
             try:
                 if try_lock(lock_fd, EXCLUSIVE):
                     if attempts and not _may_retry(home, lock_fd, attempts):
@@ -221,8 +218,8 @@ class EmbeddedPostgres:
     def _stop_guardian(self, home: Home) -> None:
         """Tell the guardian that no user is left, and wait until it has shut the server down."""
         try:
-            lock_fd = os.open(home.guardian_lock, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            lock_fd = open_private(home.guardian_lock, os.O_RDWR)
+        except OSError:
             return
         try:
             signalled = 0
@@ -254,7 +251,7 @@ class EmbeddedPostgres:
     def _status(self) -> guardian.Status:
         """Return the guardian's status; an empty one if it is dead, whatever its lock file contains."""
         try:
-            lock_fd = os.open(self._require_home().guardian_lock, os.O_RDWR | os.O_CLOEXEC)
+            lock_fd = open_private(self._require_home().guardian_lock, os.O_RDWR)
         except OSError:
             return guardian.Status()
         try:

@@ -486,6 +486,50 @@ def test_directory_with_other_files_is_rejected_untouched(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_directory_that_others_may_write_is_rejected(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.raises(EmbeddedError, match="other users may write"):
+        EmbeddedPostgres(directory).start()
+    assert not list(directory.iterdir())
+
+
+@needs_root
+def test_directory_of_another_user_is_rejected(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    os.chown(directory, NOBODY, NOBODY)
+    with pytest.raises(EmbeddedError, match=f"belongs to the user with uid {NOBODY}"):
+        EmbeddedPostgres(directory).start()
+    assert not list(directory.iterdir())
+
+
+def test_existing_directory_becomes_private(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o755)
+    with EmbeddedPostgres(directory, settings=QUICK):
+        # Root runs the server as another user, who has to pass through.
+        assert directory.stat().st_mode & 0o777 == (0o711 if os.geteuid() == 0 else 0o700)
+        for file in directory.iterdir():
+            assert file.stat().st_mode & 0o077 == 0, file
+
+
+@pytest.mark.parametrize("name", ["users.lock", "guardian.lock", "hold.lock", "access.json", "server.log"])
+def test_link_in_the_directory_is_not_followed(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    (directory / "users.lock").touch()
+    (directory / name).unlink(missing_ok=True)
+    (directory / name).symlink_to(precious)
+    with pytest.raises(EmbeddedError):
+        EmbeddedPostgres(directory, settings=QUICK, startup_timeout=timedelta(seconds=5)).start()
+    assert precious.read_text() == "keep"
+
+
 def test_file_instead_of_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(EmbeddedError, match="cannot be used"):
