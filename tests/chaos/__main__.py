@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def main() -> int:
     if not kinds:
         parser.error(f"no fault has a name that contains {' or '.join(options.only)}; --list shows the names")
     print(f"seed {options.seed}", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, as after Ctrl-C
     run = Run(options.seed, options.minutes * 60, kinds=kinds)
     result = asyncio.run(run.execute())
     if options.json:

@@ -3,11 +3,13 @@
 import asyncio
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +39,7 @@ SETTINGS = {
     "AWA_SHUTDOWN_TIMEOUT": "3s",
     "AWA_LOG_FORMAT": "json",
 }
+STOP_TIMEOUT_S = 30
 APP = "tests.chaos.handlers:app"
 WORKER = ("worker", APP, "-q", "default=20", "-q", "keyed=10", "--concurrency", "30")
 LEADER = ("maintenance", APP)
@@ -54,11 +57,19 @@ class Life:
     frozen: list[tuple[float, float]] = field(default_factory=list)
 
 
+def _address(site: Site) -> tuple[str, int]:
+    return site.address
+
+
 class Network:
     """The way of one process to the servers: one proxy for each site."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
-        self.proxies = [FaultProxy(free_port(), lambda site=site: site.address) for site in sites]  # type: ignore[misc]
+        self._proxies = {site: FaultProxy(free_port(), partial(_address, site)) for site in sites}
+
+    @property
+    def proxies(self) -> list[FaultProxy]:
+        return list(self._proxies.values())
 
     async def open(self) -> None:
         for proxy in self.proxies:
@@ -68,8 +79,9 @@ class Network:
         for proxy in self.proxies:
             proxy.refuse()
 
-    def cut(self) -> None:
-        for proxy in self.proxies:
+    def cut(self, site: Site | None = None) -> None:
+        """Reset all connections, or those to one site."""
+        for proxy in self.proxies if site is None else [self._proxies[site]]:
             proxy.cut()
 
     def stall(self, stalled: bool) -> None:
@@ -127,12 +139,15 @@ class Node:
         self.life.killed = True
         self.end()
 
-    async def stop(self) -> int:
-        """Stop it as a service manager does, and return its exit code."""
+    async def stop(self) -> int | None:
+        """Stop it as a service manager does, and return its exit code; None if it does not end."""
         self.process.send(signal.SIGTERM)
-        code = await asyncio.to_thread(self.process.wait, 60)
-        self.life.ended = time.time()
-        return code
+        try:
+            return await asyncio.to_thread(self.process.wait, STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self.life.ended = time.time()
 
     async def freeze(self, seconds: float) -> None:
         began = time.time()
@@ -174,6 +189,10 @@ class Cluster:
         return [*self.workers, *self.leaders]
 
     @property
+    def networks(self) -> list[Network]:
+        return [self.producers, *(node.network for node in self.nodes)]
+
+    @property
     def spare(self) -> Site:
         """Return the site that is not the primary's."""
         return next(site for site in self.sites if site is not self.primary)
@@ -189,7 +208,7 @@ class Cluster:
         try:
             await asyncio.to_thread(self.primary.start)
             await migrations.migrate(Database(self.primary.postgres.url, Schema()))
-            for network in (self.producers, *(node.network for node in self.nodes)):
+            for network in self.networks:
                 await network.open()
             for node in self.nodes:
                 node.start()
@@ -206,7 +225,7 @@ class Cluster:
     async def _end(self) -> None:
         for node in self.nodes:
             node.end()
-        for network in (self.producers, *(node.network for node in self.nodes)):
+        for network in self.networks:
             await network.close()
         for site in self.sites:
             log = Path(site.directory / "server.log")
@@ -219,6 +238,6 @@ class Cluster:
         """Delete the run's directory with all logs."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def crashed_nodes(self) -> list[str]:
+    def crashed_nodes(self) -> list[Node]:
         """Return the nodes that ended although nobody ended them."""
-        return [node.name for node in self.nodes if node.life.ended is None and not node.process.running]
+        return [node for node in self.nodes if node.life.ended is None and not node.process.running]

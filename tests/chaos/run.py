@@ -5,12 +5,14 @@ import contextlib
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 
+from awa_py.db.errors import CONNECTION_LOST
 from tests.chaos import evidence as read
 from tests.chaos import handlers
 from tests.chaos.checker import Violation, check
@@ -61,6 +63,7 @@ class Run:
         self._records: list[Record] = []
 
     async def execute(self) -> Result:
+        asyncio.get_running_loop().set_exception_handler(_ignore_lost_connections)
         async with self.cluster as cluster:
             async with cluster.primary.connection() as connection:
                 await connection.execute(CREATE_ORDERS)
@@ -100,27 +103,40 @@ class Run:
                 await asyncio.sleep(0.2)
 
     async def _cause_faults(self, began: float) -> None:
-        for pause_s, fault in schedule(self._seed, self._kinds):
-            await asyncio.sleep(pause_s)
-            if time.time() - began > self._seconds:
-                return
-            await self._cause(fault, began)
+        async with asyncio.TaskGroup() as background:
+            for pause_s, faults in schedule(self._seed, self._kinds):
+                await asyncio.sleep(pause_s)
+                if time.time() - began > self._seconds:
+                    return
+                if faults[0].background:
+                    background.create_task(self._cause(faults, began))
+                else:
+                    await self._cause(faults, began)
+                    self._restart_crashed_nodes(faults[0].record)
 
-    async def _cause(self, fault: Fault, began: float) -> None:
+    async def _cause(self, faults: Sequence[Fault], began: float) -> None:
+        """Cause faults at the same time. The last one to end decides when everything can go on."""
+        await asyncio.gather(*(self._cause_one(fault, began) for fault in faults))
+        healed = max(fault.record.healed for fault in faults)
+        for fault in faults:
+            fault.record.healed = healed
+
+    async def _cause_one(self, fault: Fault, began: float) -> None:
         record = fault.record
         self._records.append(record)
-        record.skipped = fault.impossible(self.cluster)
         record.began = time.time()
+        record.skipped = fault.impossible(self.cluster)
         if not record.skipped:
-            print(f"{record.began - began:6.1f} s  {record.name}", end="", flush=True)
             await fault.run(self.cluster)
-            record.violations += [f"{name} ended by itself" for name in self.cluster.crashed_nodes()]
         record.ended = time.time()
         record.healed = record.healed or record.ended
-        print(f" · {record.detail or '-'}{f' · skipped: {record.skipped}' if record.skipped else ''}", flush=True)
-        for node in self.cluster.nodes:  # one that ended by itself is a violation; the others must be able to go on
-            if not node.process.running:
-                node.start()
+        words = [record.name, record.detail, f"skipped: {record.skipped}" if record.skipped else ""]
+        print(f"{record.began - began:6.1f} s  {' · '.join(filter(None, words))}", flush=True)
+
+    def _restart_crashed_nodes(self, record: Record) -> None:
+        for node in self.cluster.crashed_nodes():
+            record.violations.append(f"{node.name} ended by itself")
+            node.start()
 
     async def _settle(self) -> float:
         """Wait until every job has ended, or nothing changes any more. Return the seconds that this took."""
@@ -167,3 +183,9 @@ class Run:
             return []
         async with self.cluster.primary.connection() as connection:
             return [await history(connection, found, job, self.cluster.directory) for job in jobs]
+
+
+def _ignore_lost_connections(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report errors of tasks, but not those of connections that a pool gave up."""
+    if not isinstance(context.get("exception"), CONNECTION_LOST):
+        loop.default_exception_handler(context)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from tests.chaos.faults import database, failover, network, processes, storage
 from tests.chaos.faults.base import Fault, Record
 
+PAIRS = 0.25  # how many faults happen together with another one
+
 __all__ = ["ALL", "Fault", "Record", "schedule"]
 
 ALL: tuple[type[Fault], ...] = (
@@ -42,12 +44,23 @@ ALL: tuple[type[Fault], ...] = (
     failover.Failover,
     failover.SilentFailover,
     failover.StalePrimary,
+    failover.HangingStandby,
 )
 
 
-def schedule(seed: int, kinds: tuple[type[Fault], ...] = ALL) -> Iterator[tuple[float, Fault]]:
-    """Yield faults without end, each with the pause before it. Every kind comes once before any comes again."""
+def schedule(seed: int, kinds: tuple[type[Fault], ...] = ALL) -> Iterator[tuple[float, list[Fault]]]:
+    """Yield faults without end, each with the pause before it, and sometimes two that happen at once.
+
+    Every kind comes once before any comes again.
+    """
     rng = random.Random(seed)
     while True:
-        for kind in rng.sample(kinds, len(kinds)):
-            yield rng.uniform(1.5, 4), kind(rng)
+        waiting = rng.sample(kinds, len(kinds))
+        while waiting:
+            first = waiting.pop()
+            chosen = [first]
+            other = next((kind for kind in waiting if kind.area != first.area), None)
+            if other is not None and rng.random() < PAIRS and not first.background and not other.background:
+                waiting.remove(other)
+                chosen.append(other)
+            yield rng.uniform(1.5, 4), [kind(rng) for kind in chosen]

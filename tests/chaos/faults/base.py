@@ -37,6 +37,8 @@ class Fault:
 
     name: ClassVar[str]
     what: ClassVar[str]  # a sentence for the report
+    area: ClassVar[str]  # two faults may happen at once if their areas differ
+    background: ClassVar[bool] = False  # goes on while others happen
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = random.Random(rng.random())

@@ -12,6 +12,7 @@ SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'awa %'
 
 
 class TerminateSessions(Fault):
+    area = "server"
     name = "terminate sessions"
     what = "pg_terminate_backend for a part of the sessions of awa, or all of them"
 
@@ -28,6 +29,7 @@ class TerminateSessions(Fault):
 
 
 class TerminateLeader(Fault):
+    area = "server"
     name = "terminate the leader's session"
     what = "pg_terminate_backend of the session that holds the lock"
 
@@ -40,6 +42,7 @@ class TerminateLeader(Fault):
 
 
 class KillBackend(Fault):
+    area = "server"
     name = "kill a backend"
     what = "SIGKILL of one backend: PostgreSQL ends all sessions and recovers"
 
@@ -53,6 +56,7 @@ class KillBackend(Fault):
 
 
 class StopImmediately(Fault):
+    area = "server"
     name = "immediate stop of PostgreSQL"
     what = "SIGQUIT; it starts again, with recovery, after up to 2 s"
 
@@ -81,6 +85,7 @@ class KillPostmaster(StopImmediately):
 
 
 class Outage(Fault):
+    area = "server"
     name = "outage of PostgreSQL"
     what = "a fast stop, and a start after longer than the staleness"
 

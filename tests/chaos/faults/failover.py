@@ -6,12 +6,15 @@ import time
 
 import asyncpg
 
-from tests.chaos.cluster import Cluster
+from awa_py.db.servers import CLIENT_KEEPALIVE_OPTIONS
+from tests.chaos.cluster import STALENESS_S, Cluster
 from tests.chaos.faults.base import MAX_RECOVERY_S, Fault
 from tests.chaos.server import Site
 
 STANDBY_TIMEOUT_S = 30.0
+TCP_USER_TIMEOUT_S = CLIENT_KEEPALIVE_OPTIONS["TCP_USER_TIMEOUT"] / 1000
 IS_SYNCHRONOUS = "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))"
+HEARTBEAT_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'awa heartbeat'"
 # What a process would have written to the wrong server.
 LAST_WRITE = """
     SELECT greatest((SELECT max(attempted_at) FROM awa.running), (SELECT max(heartbeat_at) FROM awa.workers),
@@ -20,6 +23,7 @@ LAST_WRITE = """
 
 
 class Failover(Fault):
+    area = "server"
     name = "failover"
     what = "the primary is killed, and its synchronous standby is promoted"
 
@@ -64,7 +68,38 @@ class SilentFailover(Failover):
         await asyncio.to_thread(primary.freeze)
 
     async def after(self, cluster: Cluster, old: Site) -> None:
-        await asyncio.sleep(MAX_RECOVERY_S + 2)
+        # The proxies acknowledge what is sent to the old primary. A frozen host does not, and the kernel of the client
+        # then gives up its connections. New ones are still accepted, and not answered.
+        await asyncio.sleep(TCP_USER_TIMEOUT_S)
+        for network in cluster.networks:
+            network.cut(old)
+        await asyncio.sleep(MAX_RECOVERY_S - TCP_USER_TIMEOUT_S)
+
+
+class HangingStandby(Failover):
+    name = "standby that hangs"
+    what = "a synchronous standby is frozen for longer than the staleness, so that no commit is answered"
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._seconds = self.rng.uniform(STALENESS_S + 1, STALENESS_S + 5)
+
+    async def run(self, cluster: Cluster) -> None:
+        self.note(f"{self._seconds:.1f} s")
+        standby = cluster.spare
+        await self.add_standby(cluster.primary, standby)
+        await asyncio.to_thread(standby.freeze)
+        sessions = 0
+        thaws_at = time.monotonic() + self._seconds
+        async with cluster.primary.connection() as connection:
+            while time.monotonic() < thaws_at:
+                sessions = max(sessions, await connection.fetchval(HEARTBEAT_SESSIONS))
+                await asyncio.sleep(0.2)
+            await connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            await connection.execute("SELECT pg_reload_conf()")
+        await asyncio.to_thread(standby.remove)
+        if sessions > 2 * len(cluster.workers):  # a worker opens a new one while the former is being ended
+            self.record.violations.append(f"{len(cluster.workers)} workers had {sessions} sessions for heartbeats")
 
 
 class StalePrimary(Failover):
@@ -77,6 +112,8 @@ class StalePrimary(Failover):
 
     async def after(self, cluster: Cluster, old: Site) -> None:
         await asyncio.sleep(3)
+        with (old.directory / "data" / "postgresql.auto.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")  # or every commit would wait for the lost standby
         await old.start_again()
         returned = time.time()
         if self._cut:

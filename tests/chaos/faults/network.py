@@ -13,15 +13,17 @@ TRAP_TIMEOUT_S = 10.0
 
 
 class CutEverybody(Fault):
+    area = "network"
     name = "cut all connections"
     what = "the proxies reset all connections"
 
     async def run(self, cluster: Cluster) -> None:
-        for network in _networks(cluster):
+        for network in cluster.networks:
             network.cut()
 
 
 class RefuseWorker(Fault):
+    area = "network"
     name = "refuse a worker"
     what = "no connection for one worker, for longer than `AWA_GONE_AFTER`"
     seconds = (GONE_AFTER_S + 1, STALENESS_S + 4)
@@ -40,6 +42,7 @@ class RefuseWorker(Fault):
 
 
 class StallNode(Fault):
+    area = "network"
     name = "stall a process"
     what = "connections of one worker or leader stay open, and nothing passes"
 
@@ -57,6 +60,7 @@ class StallNode(Fault):
 
 
 class StallEverybody(Fault):
+    area = "network"
     name = "stall everybody"
     what = "all connections stay open, and nothing passes, for longer than the staleness"
 
@@ -66,14 +70,15 @@ class StallEverybody(Fault):
 
     async def run(self, cluster: Cluster) -> None:
         self.note(f"{self._seconds:.1f} s")
-        for network in _networks(cluster):
+        for network in cluster.networks:
             network.stall(True)
         await asyncio.sleep(self._seconds)
-        for network in _networks(cluster):
+        for network in cluster.networks:
             network.stall(False)
 
 
 class SlowNetwork(Fault):
+    area = "network"
     name = "slow network"
     what = "each message takes 100 to 400 ms longer, for 5 s"
 
@@ -83,16 +88,17 @@ class SlowNetwork(Fault):
 
     async def run(self, cluster: Cluster) -> None:
         self.note(f"{self._delay_s * 1000:.0f} ms")
-        for network in _networks(cluster):
+        for network in cluster.networks:
             network.delay(self._delay_s)
         await asyncio.sleep(5)
-        for network in _networks(cluster):
+        for network in cluster.networks:
             network.delay(0)
 
 
 class LoseAnswer(Fault):
     """Cut the connection exactly at a statement: before it reaches PostgreSQL, or when it has committed."""
 
+    area = "network"
     statements: ClassVar = CLAIMS
     action: ClassVar[Action] = "lose answer"
     hold_s: ClassVar = 0.0
@@ -154,7 +160,3 @@ class LoseCommitRequest(LoseCommit):
     name = "lose a COMMIT"
     what = "the producer's connection is cut before the COMMIT reaches PostgreSQL"
     action = "lose request"
-
-
-def _networks(cluster: Cluster) -> list[Network]:
-    return [cluster.producers, *(node.network for node in cluster.nodes)]

@@ -8,6 +8,7 @@ from tests.chaos.faults.base import Fault
 
 
 class KillWorker(Fault):
+    area = "processes"
     name = "kill a worker"
     what = "SIGKILL; a new process starts 1 to 3 s later"
 
@@ -36,6 +37,7 @@ class KillLeader(KillWorker):
 
 
 class KillEverything(Fault):
+    area = "processes"
     name = "kill all processes"
     what = "SIGKILL of all workers and leaders at once; new ones start after a second"
 
@@ -48,6 +50,7 @@ class KillEverything(Fault):
 
 
 class StopWorker(Fault):
+    area = "processes"
     name = "stop a worker"
     what = "SIGTERM, as a deploy does, and a new process at once"
 
@@ -55,15 +58,17 @@ class StopWorker(Fault):
         node = self.choose(cluster.workers)
         self.note(node.name)
         code = await node.stop()
-        if code:
-            self.record.violations.append(f"{node.name} ended with exit code {code} after SIGTERM")
+        if code != 0:
+            what = "did not end" if code is None else f"ended with exit code {code}"
+            self.record.violations.append(f"{node.name} {what} after SIGTERM")
         node.start()
 
 
 class FreezeWorker(Fault):
+    area = "processes"
     name = "freeze a worker"
     what = "SIGSTOP for less than the staleness, then SIGCONT"
-    seconds = (1.0, STALENESS_S - 1)
+    seconds: tuple[float, float] = (1, STALENESS_S - 1)
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -83,8 +88,8 @@ class FreezeWorkerForLong(FreezeWorker):
 
 class FreezeLeader(FreezeWorker):
     name = "freeze a leader"
-    what = "SIGSTOP of an `awa maintenance` for longer than the leader timeout, then SIGCONT"
-    seconds = (LEADER_TIMEOUT_S + 1, LEADER_TIMEOUT_S + 3)
+    what = "SIGSTOP of an `awa maintenance` for up to longer than the leader timeout, then SIGCONT"
+    seconds = (1, LEADER_TIMEOUT_S + 4)
 
     async def run(self, cluster: Cluster) -> None:
         node = self.choose(cluster.leaders)

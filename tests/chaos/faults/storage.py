@@ -11,6 +11,7 @@ from tests.chaos.faults.base import Fault
 
 
 class LockTable(Fault):
+    area = "server"
     name = "lock a table"
     what = "ACCESS EXCLUSIVE on a table of awa, for up to longer than the staleness"
 
@@ -27,6 +28,7 @@ class LockTable(Fault):
 
 
 class CutWaitingClaim(Fault):
+    area = "server"
     name = "cut a claim that waits for a lock"
     what = "a worker's connections are cut while its claim waits; the claim commits later"
 
@@ -43,6 +45,7 @@ class CutWaitingClaim(Fault):
 
 
 class VacuumFull(Fault):
+    area = "server"
     name = "VACUUM FULL"
     what = "of all tables that claims and finishes use, one after another"
 
@@ -53,19 +56,20 @@ class VacuumFull(Fault):
 
 
 class PinSnapshot(Fault):
+    area = "server"
     name = "old snapshot"
-    what = "a transaction stays open for 15 s, so that vacuum can remove nothing"
+    what = "a transaction stays open for 30 s, while other faults happen, so that vacuum can remove nothing"
+    background = True
 
     async def run(self, cluster: Cluster) -> None:
-        async with (
-            cluster.primary.connection() as connection,
-            connection.transaction(isolation="repeatable_read"),
-        ):
-            await connection.fetchval("SELECT count(*) FROM awa.jobs")
-            await asyncio.sleep(15)
+        async with cluster.primary.connection() as connection:
+            await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            await connection.fetchval("SELECT pg_current_snapshot()")  # without a lock on any table
+            await asyncio.sleep(30)
 
 
 class FillDisk(Fault):
+    area = "server"
     name = "disk full"
     what = "no space left for PostgreSQL for 4 to 8 s"
 
