@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ WARM_UP_TIMEOUT_S = 60.0
 SETTLE_S = 60.0  # without any change: then it has not settled
 UNFINISHED = "SELECT count(*) FROM awa.jobs WHERE state NOT IN ('completed', 'failed', 'cancelled')"
 FINISHED = "SELECT count(*) FROM awa.jobs WHERE state IN ('completed', 'failed', 'cancelled')"
-MAX_HISTORIES = 5
+MAX_HISTORIES = 2  # for each promise
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,8 +177,11 @@ class Run:
         )
 
     async def _histories(self, found: Evidence, violations: list[Violation]) -> list[str]:
-        """Return the histories of the first jobs that show a violation."""
-        jobs = list(dict.fromkeys(job for violation in violations for job in violation.jobs))[:MAX_HISTORIES]
+        """Return the histories of the first jobs that show a violation of each promise."""
+        shown: defaultdict[str, list[int]] = defaultdict(list)
+        for violation in violations:
+            shown[violation.promise] += violation.jobs
+        jobs = list(dict.fromkeys(job for ids in shown.values() for job in ids[:MAX_HISTORIES]))
         if not jobs:
             return []
         async with self.cluster.primary.connection() as connection:
