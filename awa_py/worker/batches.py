@@ -1,6 +1,7 @@
 """Batches: collects the jobs of a batch handler, and keeps the outcome of each job of a call."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,12 +79,22 @@ class Batch:
         jobs, self._open = list(self._open.values()), {}
         return jobs
 
-    def remove_stopped(self) -> list[ClaimedJob]:
-        """Remove the jobs that were asked to stop before the call, so that the handler does not get them."""
-        stopped = [job for job in self.jobs if job.stop is not None]
-        for job in stopped:
+    @property
+    def is_settled(self) -> bool:
+        return not self._open
+
+    @property
+    def renewed_at(self) -> float:
+        """Return when the oldest of its leases was renewed."""
+        return min((job.renewed_at for job in list(self._open.values())), default=math.inf)
+
+    def remove_unstartable(self, has_expired: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
+        """Remove the jobs that were asked to stop, or whose lease ran out, before the handler gets them."""
+        removed = [job for job in self.jobs if job.stop is not None or has_expired(job)]
+        for job in removed:
+            self._wanted.discard(job.id)
             del self._open[job.id]
-        return stopped
+        return removed
 
     def batch_jobs(self, on_settled: Callable[["Batch", int, object], None]) -> list[BatchJob]:
         """Return the jobs for the handler. `on_settled` is called when it settles one of them."""

@@ -27,6 +27,7 @@ from awa_py.worker.outcomes import (
     COMPLETED,
     AttemptOutcome,
     HandlerTimeout,
+    LeaseExpired,
     Released,
     StopReason,
     UnfitArguments,
@@ -251,6 +252,8 @@ class Executor:
             set_progress = functools.partial(self._set_progress, job)
             job.context = Context(job.job, job.attempt, set_progress, self._rate_limits)
             arguments[handler.signature.context_parameter] = job.context
+        if self._in_flight.has_expired(job):  # last of all, because anything before may take long
+            raise LeaseExpired
         work: Coroutine[Any, Any, Any]
         if handler.is_async:
             work = handler.function(**arguments)
@@ -261,7 +264,9 @@ class Executor:
     def _call_batch_handler(self, batch: Batch) -> Coroutine[Any, Any, Any]:
         if batch.stop is not None:
             raise asyncio.CancelledError
-        self._release(batch.remove_stopped())
+        self._release(batch.remove_unstartable(self._in_flight.has_expired))
+        if batch.is_settled:
+            raise LeaseExpired
         self._running_batches.add(batch)
         jobs = batch.batch_jobs(self._settle_job)
         work: Coroutine[Any, Any, Any]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from awa_py.worker.in_flight import Call, InFlightJobs
-from awa_py.worker.outcomes import StopReason
+from awa_py.worker.outcomes import LeaseExpired, StopReason
 
 
 class HandlerThreads:
@@ -27,7 +27,7 @@ class HandlerThreads:
         The first stop request, unless it comes from a shutdown, does not abandon it: the end of the handler decides the
         outcome.
         """
-        future = self._pool.submit(contextvars.copy_context().run, _call_function, function)
+        future = self._pool.submit(contextvars.copy_context().run, self._call_function, function, call)
         thread = asyncio.wrap_future(future)
         interrupted = False
         while True:
@@ -43,12 +43,13 @@ class HandlerThreads:
                     call.mark_abandoned()
                 raise
 
-
-def _call_function(function: Callable[[], Any]) -> Any:
-    try:
-        return function()
-    except StopIteration as error:  # a future cannot hold it, and the handler's task would wait forever
-        raise RuntimeError("the handler raised StopIteration") from error
+    def _call_function(self, function: Callable[[], Any], call: Call) -> Any:
+        if self._in_flight.has_expired(call):  # the thread may have started late
+            raise LeaseExpired
+        try:
+            return function()
+        except StopIteration as error:  # a future cannot hold it, and the handler's task would wait forever
+            raise RuntimeError("the handler raised StopIteration") from error
 
 
 def _uncancel() -> None:

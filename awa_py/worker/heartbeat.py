@@ -78,6 +78,7 @@ class Heartbeat:
         self._share_staleness = settings.share_staleness
         self._own_interval_s = self._interval_s = settings.heartbeat_interval.total_seconds()
         self._own_staleness_s = self._staleness_s = settings.heartbeat_staleness.total_seconds()
+        in_flight.lease_s = self._staleness_s - _margin_s(self._staleness_s)
         self._last_sent = time.monotonic()
         self._last_renewal = -math.inf
         self._thread = LoopThread("awa-heartbeat", self._main)
@@ -175,6 +176,7 @@ class Heartbeat:
         await self._check_leases(session)
         # Only after the renewal: with a shorter staleness, leases that are not renewed yet would seem to have expired.
         self._interval_s, self._staleness_s = interval_s, staleness_s
+        self._in_flight.lease_s = staleness_s - _margin_s(staleness_s)
         self._last_sent = started
         directives = directives_from(rows, self._directives)
         if directives != self._directives:
@@ -212,10 +214,8 @@ class Heartbeat:
         """Stop handlers whose lease is about to expire: another worker may claim their jobs soon."""
         while True:
             await asyncio.sleep(_margin_s(self._staleness_s) / 2)
-            max_age_s = self._staleness_s - _margin_s(self._staleness_s)
-            now = time.monotonic()
             for job in self._in_flight:
-                if job.stop is None and now > job.renewed_at + max_age_s:
+                if job.stop is None and self._in_flight.has_expired(job):
                     message = "%s: heartbeats fail and its lease is about to expire: stopping its handler"
                     self._log_throttle.log(logging.ERROR, job.kind, message, job, extra=job.fields())
                     self._request_stop(job, StopReason.LEASE_EXPIRED)

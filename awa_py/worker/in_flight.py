@@ -6,6 +6,8 @@ of the queue decides how many jobs may wait (`claiming/prefetch.py`): none if it
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -74,6 +76,7 @@ class InFlightJobs:
         self._slots = {queue: QueueSlots(capacity) for queue, capacity in queues.items()}
         self._turns = deque(self._slots.values())
         self._held = 0
+        self.lease_s = math.inf  # how long a handler may rely on a lease after its renewal; set by the heartbeat
         self.abandoned = 0  # threads that cannot be stopped
 
     def on_slot_free(self, callback: Callable[[], None]) -> None:
@@ -183,6 +186,10 @@ class InFlightJobs:
             self._notify_slot_free()
 
         thread.add_done_callback(release)
+
+    def has_expired(self, call: Call) -> bool:
+        """Whether another worker may have the job, or one of the batch, so that no handler may start. Thread-safe."""
+        return time.monotonic() > call.renewed_at + self.lease_s
 
     def get(self, job_id: int) -> ClaimedJob | None:
         return self._jobs.get(job_id)

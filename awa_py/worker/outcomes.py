@@ -25,6 +25,10 @@ class UnfitArguments(Exception):
     """The job's arguments do not fit the handler's signature."""
 
 
+class LeaseExpired(Exception):
+    """The lease ran out before the handler started."""
+
+
 class StopReason(StrEnum):
     """Why a handler is asked to stop."""
 
@@ -111,6 +115,8 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
         case BaseException() if not isinstance(end, Outcome):
             if stop is not None:
                 return stopped_outcome(stop)
+            if isinstance(end, LeaseExpired):
+                return Released()
             if isinstance(end, UnfitArguments):
                 # No retry: the same arguments do not fit the next time. An operator retries the job after a fix.
                 return Discarded(state=State.FAILED, error=describe_chain(end), cause=end, reason=Reason.ARGUMENTS)

@@ -78,8 +78,8 @@ CREATE INDEX ready_expires_at ON awa.ready (expires_at) WHERE expires_at IS NOT 
 CREATE TABLE awa.running (
     LIKE awa.job_columns INCLUDING DEFAULTS,            -- no constraints: its rows were checked in awa.ready
     worker_id           uuid        NOT NULL,
-    attempted_at        timestamptz NOT NULL DEFAULT now(),
-    heartbeat_at        timestamptz NOT NULL DEFAULT now(),
+    attempted_at        timestamptz NOT NULL DEFAULT clock_timestamp(),  -- now() is older than a wait for a lock
+    heartbeat_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     deadline_at         timestamptz,                    -- of this attempt: its timeout or expires_at
     cancel_requested_at timestamptz,
     limited             boolean     NOT NULL DEFAULT false,

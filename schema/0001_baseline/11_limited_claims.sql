@@ -107,7 +107,7 @@ END;
 -- Claim jobs of one queue within max_workers, the rate and the limits of concurrency keys: available → running.
 --   after_positions: one for each priority; the scan starts behind it · max_jobs · kinds: those that the worker can run
 --   claimer: the worker's id · found_ids: jobs that find_skipped_jobs found; they are claimed too if they have room
--- Returns each job as it was before the claim. `search` is true if other keys may have jobs that this claim did not see.
+-- Returns each job as it was before the claim, and when its lease began. `search` is true if other keys may have jobs that this claim did not see.
 --
 -- Claims wait for each other on the row of their scope. Each statement of a function has its own snapshot, so the count behind
 -- the lock includes what the previous claim committed: the limits are exact. Everything behind the lock must be short,
@@ -115,7 +115,7 @@ END;
 -- Rows that another transaction has locked are skipped, so no lock is ever waited for while the row of a scope is locked.
 CREATE FUNCTION awa.claim_within_limits(
     wanted_queue text, after_positions bigint[], max_jobs int, kinds text[], claimer uuid, found_ids bigint[]
-) RETURNS TABLE (job awa.ready, search boolean) LANGUAGE plpgsql
+) RETURNS TABLE (job awa.ready, claimed_at timestamptz, search boolean) LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_nestloop = off SET enable_hashjoin = on  -- jobs are joined with the counts of their keys
@@ -164,7 +164,8 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    WITH in_line AS MATERIALIZED (
+    WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at),  -- now() is older than the wait for the locks
+    in_line AS MATERIALIZED (
         (SELECT head.*
          FROM unnest('{1,2,3,4}'::smallint[], after_positions) AS level(priority, after_position)
          CROSS JOIN LATERAL (
@@ -233,9 +234,11 @@ BEGIN
         RETURNING *, ready AS job
     ),
     inserted AS (
-        INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, deadline_at, limited, claim_number)
-        SELECT {carried}, run_at, errors, attempt + 1, lease + 1, claimer,
-               least(now() + coalesce(timeout, q.timeout), expires_at), q.max_workers IS NOT NULL,
+        INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, attempted_at, heartbeat_at,
+                                 deadline_at, limited, claim_number)
+        SELECT {carried}, run_at, errors, attempt + 1, lease + 1, claimer, (SELECT at FROM written),
+               (SELECT at FROM written),
+               least((SELECT at FROM written) + coalesce(timeout, q.timeout), expires_at), q.max_workers IS NOT NULL,
                CASE WHEN q.max_workers IS NOT NULL OR concurrency_key IS NOT NULL
                     THEN nextval('awa.claim_number') END
         FROM deleted
@@ -245,5 +248,5 @@ BEGIN
         SET rate_tokens = tokens - (SELECT count(*) FROM deleted), rate_refilled_at = refilled
         WHERE name = wanted_queue AND tokens IS NOT NULL
     )
-    SELECT job, q.fair IS TRUE OR 4 * count(*) OVER () < allowed FROM deleted;
+    SELECT job, (SELECT at FROM written), q.fair IS TRUE OR 4 * count(*) OVER () < allowed FROM deleted;
 END $$;

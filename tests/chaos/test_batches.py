@@ -34,6 +34,11 @@ async def hang_once(jobs: list[awa.BatchJob]) -> None:
     note("done", jobs)
 
 
+@app.job(batch=20, linger="4s")
+async def gather(jobs: list[awa.BatchJob]) -> None:
+    note("start", jobs)
+
+
 async def count(client: awa.App, state: str) -> int:
     found: int = await client.pool.fetchval("SELECT count(*) FROM awa.jobs WHERE state = $1", state)
     return found
@@ -79,3 +84,24 @@ async def test_stopped_batch_is_released_without_counting_the_attempt(
     assert worker.wait(30) == 0
     rows = await client.pool.fetch("SELECT DISTINCT state, attempt FROM awa.jobs")
     assert [tuple(row) for row in rows] == [("available", 0)]
+
+
+async def test_batch_that_gathered_through_a_freeze_does_not_start(
+    client: awa.App, awa_processes: Processes, tmp_path: Path
+) -> None:
+    """The leases ran out while the worker was frozen. It releases the jobs, and runs them with new leases."""
+    worker = awa_processes.start("worker", "tests.chaos.test_batches:app", "-q", "default", "--no-maintenance")
+    jobs = await client.enqueue_many([client.new("gather") for _ in range(3)])
+
+    async def all_gathered() -> bool:
+        return await count(client, "running") == 3
+
+    await eventually("the worker has them", all_gathered)
+    worker.send(signal.SIGSTOP)
+    await asyncio.sleep(5)  # longer than the lease and the linger
+    worker.send(signal.SIGCONT)
+    for job in jobs:
+        await client.result(job.id, timeout="60s")
+    found = [await client.get(job.id) for job in jobs]
+    assert {(job.attempt, job.lease, job.rescues) for job in found} == {(1, 2, 0)}
+    assert (tmp_path / "runs.log").read_text().count("start") == 3

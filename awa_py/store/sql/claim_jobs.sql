@@ -7,7 +7,9 @@
 --
 -- One scan for each priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is always a
 -- TID scan; a join would become a hash join at large batches.
-WITH deleted AS (
+-- The lease begins when the rows are written: now() is older if the statement had to wait for a lock.
+WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at),
+deleted AS (
     DELETE FROM awa.ready
     WHERE ctid = ANY (ARRAY(
         SELECT head.ctid
@@ -29,19 +31,21 @@ WITH deleted AS (
                                  OR max_workers IS NOT NULL OR rate_jobs IS NOT NULL))
         LIMIT $4
     ))
-    RETURNING *, least(now() + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
+    RETURNING *, least((SELECT at FROM written) + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
                        expires_at) AS deadline_at,
               CASE WHEN kind = ANY ($7::text[]) THEN ready END AS details
 ),
 inserted AS (
-    INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, deadline_at)
-    SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, deadline_at
+    INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, attempted_at, heartbeat_at,
+                             deadline_at)
+    SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, (SELECT at FROM written), (SELECT at FROM written),
+           deadline_at
     FROM deleted
 )
 SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
-       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, priority, pos,
+       extract(epoch FROM deadline_at - (SELECT at FROM written))::float8 AS deadline_s, priority, pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s,
-       details, CASE WHEN kind = ANY ($7) THEN now() END AS attempted_at,
+       details, CASE WHEN kind = ANY ($7) THEN (SELECT at FROM written) END AS attempted_at,
        CASE WHEN kind = ANY ($7) THEN deadline_at END AS deadline_at,
        EXISTS (SELECT
                FROM unnest($2::smallint[], $3::bigint[]) AS level(priority, after_position)

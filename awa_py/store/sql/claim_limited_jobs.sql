@@ -8,10 +8,10 @@
 -- buffers, so the answer is kept small: large jobs come without args and details, which read_claimed_jobs returns.
 SELECT (job).id, (job).lease + 1 AS lease, (job).kind, ((job).attempt + 1)::smallint AS attempt,
        CASE WHEN fits THEN (job).args::text END AS args,
-       extract(epoch FROM deadline_at - now())::float8 AS deadline_s, (job).priority, (job).pos,
+       extract(epoch FROM deadline_at - claimed_at)::float8 AS deadline_s, (job).priority, (job).pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - (job).run_at), 0) END AS waited_s,
        CASE WHEN fits AND with_details THEN job END AS details,
-       CASE WHEN fits AND with_details THEN now() END AS attempted_at,
+       CASE WHEN fits AND with_details THEN claimed_at END AS attempted_at,
        CASE WHEN fits AND with_details THEN deadline_at END AS deadline_at,
        search
 FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6)
@@ -22,6 +22,6 @@ CROSS JOIN LATERAL (
                   THEN length(concat((job).errors, (job).metadata, (job).tags, (job).unique_key, (job).concurrency_key,
                                      (job).progress))
                   ELSE 0 END <= 64000 / $3::int AS fits,
-           least(now() + coalesce((job).timeout, (SELECT timeout FROM awa.queues WHERE name = $1)), (job).expires_at)
+           least(claimed_at + coalesce((job).timeout, (SELECT timeout FROM awa.queues WHERE name = $1)), (job).expires_at)
                AS deadline_at
 ) AS more

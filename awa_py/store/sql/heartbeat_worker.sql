@@ -12,7 +12,7 @@ WITH worker AS (
                              stopping)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $9, $10, $11, $12, $13)
     ON CONFLICT (id) DO UPDATE
-    SET heartbeat_at = now(), locked_on = excluded.locked_on, stopping = workers.stopping OR excluded.stopping
+    SET heartbeat_at = clock_timestamp(), locked_on = excluded.locked_on, stopping = workers.stopping OR excluded.stopping
     RETURNING id, quiet, stopping
 ),
 listening AS (

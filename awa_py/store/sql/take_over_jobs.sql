@@ -3,10 +3,12 @@
 -- As for a rescue, silence counts only if it was watched: a leader must have led for the staleness, and still lead.
 -- $1 queues · $2 kinds · $3 staleness · $4 the largest number of jobs · $5 worker id · $6 the key of the leader's lock
 -- Returns the columns of claim_jobs.
+WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at)
 UPDATE awa.running r
 SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
-    attempted_at = now(), heartbeat_at = now(), cancel_requested_at = NULL,
-    deadline_at = least(now() + coalesce(r.timeout, (SELECT timeout FROM awa.queues WHERE name = r.queue)), r.expires_at),
+    attempted_at = (SELECT at FROM written), heartbeat_at = (SELECT at FROM written), cancel_requested_at = NULL,
+    deadline_at = least((SELECT at FROM written) + coalesce(r.timeout, (SELECT timeout FROM awa.queues WHERE name = r.queue)),
+                        r.expires_at),
     errors = awa.append_error(r.errors, r.attempt, 'heartbeat stale: worker presumed dead', r.worker_id,
                               '{"rescued": true}')
 FROM (
@@ -25,5 +27,5 @@ FROM (
 ) AS chosen
 WHERE r.id = chosen.id
 RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
-          extract(epoch FROM r.deadline_at - now())::float8 AS deadline_s, r.priority, 0::bigint AS pos,
+          extract(epoch FROM r.deadline_at - r.attempted_at)::float8 AS deadline_s, r.priority, 0::bigint AS pos,
           r AS details, r.attempted_at, r.deadline_at
