@@ -32,6 +32,7 @@ class ProcessAggregate:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._children = supervisor.children
+        self._threads = ThreadPoolExecutor(len(self._children))  # for all requests: their number is bounded
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -61,8 +62,7 @@ class ProcessAggregate:
 
     def _ask_all(self, path: str) -> Iterator[tuple[ChildProcess, str | None]]:
         """Ask all processes in parallel. Yield each with its answer, or None without one."""
-        with ThreadPoolExecutor(len(self._children)) as threads:
-            yield from zip(self._children, threads.map(partial(_get, path), self._children), strict=True)
+        yield from zip(self._children, self._threads.map(partial(_get, path), self._children), strict=True)
 
 
 def _get(path: str, child: ChildProcess) -> str | None:

@@ -1,36 +1,36 @@
 """The metrics port: `/metrics`, `/healthz` and `/readyz`.
 
-It runs in its own threads, so that it answers while the event loop is blocked.
+It runs in its own threads, so that it answers while the event loop is blocked. Their number is bounded, and so is the
+time of a request (`handler.py`).
 """
 
 import errno
-import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import ThreadingHTTPServer
+from ipaddress import ip_address
 from socketserver import TCPServer
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from awa_py.errors import ConfigError
-from awa_py.observability.checks import HealthCheck
+from awa_py.observability.http.handler import Handler, HealthProbe
 from awa_py.observability.http.health import Health
-from awa_py.text import describe_chain
 
 logger = logging.getLogger("awa.http")
 
 LOOPBACK = "127.0.0.1"
-CLIENT_TIMEOUT_S = 10.0  # a silent client keeps its thread no longer than this
+MAX_CONNECTIONS = 32  # each has a thread
+TOO_MANY_CONNECTIONS = (
+    b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    b'{"error": "too many connections: close some, or try again in 10 s"}\n'
+)
 SHUTDOWN_POLL_S = 0.05
-
-
-HealthProbe: TypeAlias = Callable[[], Health]
 
 
 class HasRegistry(Protocol):
@@ -117,6 +117,7 @@ class _WithoutCreatedSeries(CollectorRegistry):
 
 class _Server(ThreadingHTTPServer):
     allow_reuse_port = False  # the default of Python 3.14 would share a port that is in use
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -132,70 +133,41 @@ class _Server(ThreadingHTTPServer):
         self.liveness = liveness
         if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler, bind_and_activate=listener_fd is None)
+        self._free_connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__((host, port), Handler, bind_and_activate=listener_fd is None)
         if listener_fd is not None:
             self.socket.close()
             self.socket = socket.socket(fileno=listener_fd)
             self.socket.set_inheritable(False)  # processes that jobs start must not hold it
             self.server_address = self.socket.getsockname()
+        self.is_loopback = ip_address(str(self.server_address[0]).partition("%")[0]).is_loopback
 
     def server_bind(self) -> None:
         # HTTPServer would look up this host's name in DNS, which can take seconds. The name is not needed.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; at once if there are too many."""
+        if self._free_connections.acquire(blocking=False):
+            try:
+                super().process_request(request, client_address)
+            except BaseException:  # no thread could be started
+                self._free_connections.release()
+                raise
+            return
+        request.settimeout(0)
+        with suppress(OSError):
+            request.sendall(TOO_MANY_CONNECTIONS)
+            request.recv(65536)  # closing a connection with unread input destroys the answer
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free_connections.release()
+
     def handle_error(self, request: object, client_address: object) -> None:
         # Usually a client that disconnected before it received the answer.
         logger.debug("a request from %s failed", client_address, exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = CLIENT_TIMEOUT_S
-    server_version = "awa"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._metrics()
-        elif path == "/healthz":
-            self._health(self.server.liveness, "alive", "blocked")
-        elif path == "/readyz":
-            self._health(self.server.health, "ready", "not ready")
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND, f"{path} not found: this port serves /metrics, /healthz and /readyz")
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def _metrics(self) -> None:
-        encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-        self._reply(HTTPStatus.OK, content_type, encode(self.server.registry))
-
-    def _health(self, probe: HealthProbe, good: str, bad: str) -> None:
-        try:
-            health = probe()
-        except Exception as error:
-            health = Health([HealthCheck("health", f"the health check failed: {describe_chain(error)}")])
-        self._reply_json(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.answer(good, bad))
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with JSON, also for errors that the standard library detects."""
-        self.close_connection = True
-        self._reply_json(code, {"error": message or HTTPStatus(code).phrase})
-
-    def _reply_json(self, status: int, answer: Mapping[str, Any]) -> None:
-        self._reply(status, "application/json", json.dumps(answer).encode() + b"\n")
-
-    def _reply(self, status: int, content_type: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Do not log requests: standard error is the worker's log."""
