@@ -7,7 +7,9 @@ from itertools import groupby
 import asyncpg
 
 from awa_py.db.errors import CONNECTION_LOST
+from awa_py.errors import InvalidJob
 from awa_py.model.declarations import Declarations
+from awa_py.model.job import NewJob
 from awa_py.model.registry import CronDefinition
 from awa_py.store import kinds as kind_store
 from awa_py.store import schedules as schedule_store
@@ -64,6 +66,19 @@ async def declare_schedules(
             message = "schedule %s is as the newer version %s of the app declares it, not as version %s. %s"
             logger.log(level, message, definition.name, declared.version, definition.version, ROLLBACK)
     return written
+
+
+async def is_declared(session: Session, kind: str) -> bool:
+    """Return whether an app has declared the kind."""
+    return not await kind_store.undeclared_kinds(session, [kind])
+
+
+async def check_arguments(session: Session, job: NewJob) -> None:
+    """Raise InvalidJob if an app has declared the job's kind, and the job does not fit."""
+    try:
+        await kind_store.complete_job(session, job)
+    except asyncpg.CheckViolationError as error:
+        raise InvalidJob(describe(error)) from None
 
 
 def _version(kind: DeclaredKind) -> str:

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from awa_py import durations
+from awa_py.declaring import check_arguments
 from awa_py.errors import InvalidSchedule, UnknownSchedule
 from awa_py.model.registry import CronDefinition
 from awa_py.model.schedule import Schedule
@@ -18,6 +19,7 @@ from awa_py.store.schedules import NEVER, ScheduleRow
 from awa_py.store.session import Session
 
 from .decorators import command
+from .enqueue import warn_if_undeclared
 from .environment import Environment
 from .output import Fields, Row, ago, compact_json, print_fields, print_json, print_table, say, timestamp
 from .parsing import JsonOption, ScheduleName, parse_object, parse_queue, parse_time
@@ -90,7 +92,10 @@ async def set_schedule(
         typer.Option(metavar="POLICY", help="What to do about fire times that were missed: fire one, skip or all."),
     ] = Misfire.ONE,
 ) -> None:
-    """Add or change a schedule."""
+    """Add or change a schedule.
+
+    Its jobs are as their code declares them, except for the options that are given here.
+    """
     if Schedule(expression, timezone or "UTC").never_fires:
         raise InvalidSchedule(f'cron expression "{expression}" never fires: no date matches it')
     job = env.load(None).new(kind, args, queue=queue, priority=priority, max_attempts=max_attempts)
@@ -98,7 +103,9 @@ async def set_schedule(
         job, name=name, expression=expression, timezone=timezone or "UTC", misfire=misfire.value
     )
     async with env.session() as session:
+        await check_arguments(session, job)
         changed = await store.upsert_schedule(session, definition)
+        await warn_if_undeclared(session, kind)
     say(f'schedule "{name}" ' + ("is set" if changed else "is unchanged"))
 
 

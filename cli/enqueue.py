@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from awa_py.app import App
+from awa_py.declaring import is_declared
 from awa_py.errors import UnknownKind
-from awa_py.model.job import MAX_CONCURRENCY, Job
+from awa_py.model.job import MAX_CONCURRENCY, Job, NewJob
 from awa_py.model.options import Unique
+from awa_py.store.session import Session
 
 from .environment import Environment, checked
 from .job import as_columns
@@ -41,11 +43,12 @@ def enqueue(
             "-q",
             parser=parse_queue,
             metavar="NAME",
-            help="Queue of the job. Default: that of a route, else 'default'.",
+            help="Queue of the job. Default: as declared, else that of a route, else 'default'.",
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(min=1, max=4, metavar="N", help="Priority, from 1 (first) to 4. Default: 2.")
+        int | None,
+        typer.Option(min=1, max=4, metavar="N", help="Priority, from 1 (first) to 4. Default: as declared, else 2."),
     ] = None,
     delay: Annotated[
         timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="Run it after this time.")
@@ -56,10 +59,11 @@ def enqueue(
     ] = None,
     max_attempts: Annotated[
         int | None,
-        typer.Option(min=1, max=32767, metavar="N", help="Maximum number of attempts. Default: the app's, else 25."),
+        typer.Option(min=1, max=32767, metavar="N", help="Maximum number of attempts. Default: as declared, else 25."),
     ] = None,
     timeout: Annotated[
-        timedelta | None, typer.Option(parser=parse_duration, metavar="DURATION", help="Time limit of an attempt.")
+        timedelta | None,
+        typer.Option(parser=parse_duration, metavar="DURATION", help="Time limit of an attempt. Default: as declared."),
     ] = None,
     deadline: Annotated[
         datetime | None,
@@ -101,7 +105,10 @@ def enqueue(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Enqueue a job and print its id."""
+    """Enqueue a job and print its id.
+
+    Options that are not given are as the job's code declares them: see `awa kinds show KIND`.
+    """
     if at is not None and delay is not None:
         raise typer.BadParameter("use either --at or --delay")
     if unique_key is not None:
@@ -133,9 +140,19 @@ def enqueue(
     _show(jobs, as_json=as_json, many=count > 1)
 
 
-async def _enqueue(env: Environment, app: App, new: list[Any]) -> Sequence[Job]:
-    async with checked(await env.connect(app)) as client:
-        return await client.enqueue_many(new)
+async def _enqueue(env: Environment, app: App, new: list[NewJob]) -> Sequence[Job]:
+    async with checked(await env.connect(app)) as opened:
+        jobs = await opened.enqueue_many(new)
+        if not new[0].spec.is_complete:
+            async with opened.session() as session:
+                await warn_if_undeclared(session, new[0].kind)
+        return jobs
+
+
+async def warn_if_undeclared(session: Session, kind: str) -> None:
+    """Warn on standard error if no app has declared the kind: it may be misspelt."""
+    if not await is_declared(session, kind):
+        typer.echo(f'awa: no worker has declared the kind "{kind}" yet: its jobs wait for one that does', err=True)
 
 
 def _show(jobs: Sequence[Job], *, as_json: bool, many: bool) -> None:

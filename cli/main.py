@@ -14,6 +14,7 @@ from . import (
     enqueue,
     health,
     job,
+    kinds,
     leader,
     maintenance,
     migrate,
@@ -73,6 +74,7 @@ app.add_typer(job.app, name="job", rich_help_panel=INSPECT)
 app.add_typer(queue.app, name="queue", rich_help_panel=INSPECT)
 app.add_typer(route.app, name="route", rich_help_panel=INSPECT)
 app.add_typer(cron.app, name="cron", rich_help_panel=INSPECT)
+app.add_typer(kinds.app, name="kinds", rich_help_panel=INSPECT)
 app.add_typer(rate.app, name="rate", rich_help_panel=INSPECT)
 app.add_typer(workers.app, name="workers", rich_help_panel=INSPECT)
 command(app, "awa leader --json", panel=INSPECT)(leader.leader)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from awa_py.model.declarations import Declarations
+from awa_py.model.job import NewJob
 from awa_py.store.session import Session
 
 
@@ -71,6 +72,12 @@ async def undeclared_kinds(session: Session, kinds: Sequence[str]) -> list[str]:
     """Return those of the kinds that nobody has declared."""
     undeclared: list[str] = await session.fetchval("list_undeclared_kinds", kinds)
     return undeclared
+
+
+async def complete_job(session: Session, job: NewJob) -> dict[str, Any]:
+    """Return a job for `awa.enqueue_many` with the values that its kind declares, without enqueueing it."""
+    (complete,) = json.loads(await session.fetchval("complete_new_jobs", f"[{job.to_json()}]"))
+    return dict(complete)
 
 
 def _decoded(text: str | None) -> Any:

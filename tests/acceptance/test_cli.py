@@ -118,7 +118,7 @@ class TestEnqueue:
         first = awa.ok("enqueue", "work", "{}", *how)
         second = awa.ok("enqueue", "work", "{}", *how)
         assert second.out == first.out
-        assert second.err == f"awa: job {first.out.strip()} already holds this unique key\n"
+        assert second.err.endswith(f"awa: job {first.out.strip()} already holds this unique key\n")
 
     def test_enqueue_with_a_concurrency_key(self, awa: Awa) -> None:
         job = awa.ok("enqueue", "work", '{"id": 7}', "--key", "customer:{id}", "--key-limit", "2", "--json").json
