@@ -95,6 +95,13 @@ async def set_queue(
         bool | None,
         typer.Option("--fair/--no-fair", help="Let concurrency keys take turns, however many jobs each has."),
     ] = None,
+    durable_claims: Annotated[
+        bool | None,
+        typer.Option(
+            "--durable-claims/--no-durable-claims",
+            help="Wait for the disk with each claim, so that a crash of PostgreSQL cannot undo it.",
+        ),
+    ] = None,
     backoff: Annotated[
         bool | None,
         typer.Option("--backoff/--no-backoff", help="Wait longer after each failed attempt."),
@@ -145,6 +152,8 @@ async def set_queue(
         settings["backoff_enabled"] = backoff
     if fair is not None:
         settings["fair"] = fair
+    if durable_claims is not None:
+        settings["durable_claims"] = durable_claims
     if not settings:
         raise typer.BadParameter("nothing to set: use an option such as --timeout 5m")
     async with env.session() as session:

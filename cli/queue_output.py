@@ -56,6 +56,7 @@ def queue_fields(queue: QueueRow, now: datetime) -> Fields:
         "throttled": _throttled(queue, now),
         "aging": _aging(queue),
         "fair": "on" if queue.fair else "off",
+        "durable claims": "on" if queue.durable_claims else "off",
         "backoff": "on" if queue.backoff_enabled else "off",
         "backoff base": duration_text(queue.backoff_base),
         "backoff max": duration_text(queue.backoff_max),

@@ -36,6 +36,7 @@ class QueueRow:
     rate_refilled_at: datetime | None
     aging: timedelta | None  # 0: off
     fair: bool
+    durable_claims: bool
     throttled: bool
     throttled_until: datetime | None
     throttled_at: datetime | None

@@ -27,6 +27,7 @@ CREATE TABLE awa.queues (
     rate_tokens         float8      NOT NULL DEFAULT 1 CONSTRAINT rate_tokens_are_a_number  -- at rate_refilled_at
                                     CHECK (rate_tokens BETWEEN -1e12 AND 1e12),
     rate_refilled_at    timestamptz NOT NULL DEFAULT now(),
+    durable_claims      boolean     NOT NULL DEFAULT false, -- a claim waits for the disk, so a crash cannot undo it
     fair                boolean     NOT NULL DEFAULT false, -- concurrency keys take turns, however many jobs each has
     aging               interval    CONSTRAINT aging_is_not_negative_and_below_1000_years  -- 0: off
                                     CHECK (awa.is_duration(aging)),
@@ -60,4 +61,10 @@ BEGIN ATOMIC
     WHERE pattern = kind OR (right(pattern, 1) = '*' AND starts_with(kind, left(pattern, -1)))
     ORDER BY pattern = kind DESC, length(pattern) DESC
     LIMIT 1;
+END;
+
+-- Let the current transaction commit as the database is configured, although the session commits asynchronously.
+CREATE FUNCTION awa.commit_durably() RETURNS text LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    SELECT set_config('synchronous_commit', reset_val, true) FROM pg_settings WHERE name = 'synchronous_commit';
 END;

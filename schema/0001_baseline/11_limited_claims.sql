@@ -233,6 +233,9 @@ BEGIN
                                 FOR UPDATE SKIP LOCKED))
         RETURNING *, ready AS job
     ),
+    durable AS MATERIALIZED (  -- see claim_jobs
+        SELECT awa.commit_durably() WHERE EXISTS (SELECT FROM deleted WHERE rescues > 0 OR q.durable_claims)
+    ),
     inserted AS (
         INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, attempted_at, heartbeat_at,
                                  deadline_at, limited, claim_number)
@@ -242,6 +245,7 @@ BEGIN
                CASE WHEN q.max_workers IS NOT NULL OR concurrency_key IS NOT NULL
                     THEN nextval('awa.claim_number') END
         FROM deleted
+        WHERE (SELECT count(*) FROM durable) >= 0
     ),
     paid AS (
         UPDATE awa.queues

@@ -17,6 +17,7 @@ from awa_py.embedded import EmbeddedPostgres, ShutdownMode
 from awa_py.model.job import State
 from awa_py.store.finish import complete_jobs
 from awa_py.store.heartbeat import renew_leases
+from awa_py.store.queues import set_queue
 from tests.chaos import jobs
 from tests.processes import FAST, eventually, processes
 from tests.support import HASTY, another_session, claim, look, new_owner, put_one, working
@@ -157,6 +158,25 @@ async def test_worker_whose_claim_a_crash_undid_cannot_write_to_the_job(
         assert await complete_jobs(session, first, [job_id], [lost["lease"]], None, keep=True) == set()
         assert await complete_jobs(session, second, [job_id], [row["lease"]], None, keep=True) is None
         assert (await look(session, job_id)).worker_id == second
+
+
+async def test_crash_does_not_undo_a_durable_claim(server: EmbeddedPostgres) -> None:
+    """Otherwise a job could start more often than max_attempts allows."""
+    database = Database(server.url, Schema())
+    await migrations.migrate(database)
+    async with another_session(database) as session:
+        await set_queue(session, "default", {"durable_claims": True})
+        await session.connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")  # nothing else flushes the claim
+        await session.connection.execute("SELECT pg_reload_conf()")
+        await asyncio.sleep(1)  # the WAL writer reads it after its current sleep; no view shows that
+        job_id = await put_one(session)
+    async with another_session(database, synchronous_commit="off") as session:  # as workers claim
+        await claim(session)
+        await asyncio.to_thread(server.stop_server, "kill")
+    await asyncio.to_thread(server.start_server)
+    async with another_session(database) as session:
+        job = await look(session, job_id)
+        assert (job.state, job.attempt) == (State.RUNNING, 1)
 
 
 async def leaders(url: str) -> int:

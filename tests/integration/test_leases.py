@@ -13,6 +13,7 @@ from awa_py import BatchJob, Context
 from awa_py.db.database import Database
 from awa_py.store.claim import PRIORITIES, Claimant, claim_limited_jobs, take_over_jobs
 from awa_py.store.heartbeat import renew_leases
+from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
 from awa_py.worker.handler_threads import HandlerThreads
 from awa_py.worker.in_flight import InFlightJobs
@@ -152,3 +153,29 @@ class TestStart:
         finally:
             threads.close()
         assert called == []
+
+
+class TestDurableClaims:
+    """The commit of a claim waits for the disk if the transaction's synchronous_commit is on."""
+
+    @pytest.mark.parametrize("name", ["claim", "limited claim"])
+    @pytest.mark.parametrize(
+        ("is_durable", "rescues", "expected"),
+        [(False, 0, "off"), (True, 0, "on"), (False, 1, "on")],
+        ids=["default", "durable queue", "job whose worker died"],
+    )
+    async def test_claim_waits_for_the_disk(
+        self, session: Session, database: Database, name: str, is_durable: bool, rescues: int, expected: str
+    ) -> None:
+        await set_queue(session, "default", {"durable_claims": is_durable})
+        await insert(session, "ready", rescues=rescues, **(KEY if name == "limited claim" else {}))
+        async with another_session(database, synchronous_commit="off") as worker, worker.connection.transaction():
+            assert len(await STATEMENTS[name](worker)) == 1
+            assert await worker.connection.fetchval("SHOW synchronous_commit") == expected
+
+    async def test_take_over_waits_for_the_disk(self, session: Session, database: Database) -> None:
+        await lead(session, since_s=1000)
+        await insert_running(session, silent_s=100)
+        async with another_session(database, synchronous_commit="off") as worker, worker.connection.transaction():
+            assert len(await take_over(worker)) == 1
+            assert await worker.connection.fetchval("SHOW synchronous_commit") == "on"

@@ -7,6 +7,8 @@
 --
 -- One scan for each priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is always a
 -- TID scan; a join would become a hash join at large batches.
+-- If a crash of the server undoes the claim, the attempt does not count. A queue can exclude that, and a job whose worker
+-- died before always does: it may be the cause of the crash.
 -- The lease begins when the rows are written: now() is older if the statement had to wait for a lock.
 WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at),
 deleted AS (
@@ -35,12 +37,18 @@ deleted AS (
                        expires_at) AS deadline_at,
               CASE WHEN kind = ANY ($7::text[]) THEN ready END AS details
 ),
+durable AS MATERIALIZED (
+    SELECT awa.commit_durably()
+    WHERE EXISTS (SELECT FROM deleted
+                  WHERE rescues > 0 OR (SELECT durable_claims FROM awa.queues WHERE name = $1))
+),
 inserted AS (
     INSERT INTO awa.running ({carried}, run_at, errors, attempt, lease, worker_id, attempted_at, heartbeat_at,
                              deadline_at)
     SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, (SELECT at FROM written), (SELECT at FROM written),
            deadline_at
     FROM deleted
+    WHERE (SELECT count(*) FROM durable) >= 0  -- always true: a query that nothing reads is not run
 )
 SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
        extract(epoch FROM deadline_at - (SELECT at FROM written))::float8 AS deadline_s, priority, pos,

@@ -24,6 +24,7 @@ SELECT named.name, coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, fa
        coalesce(q.backoff_enabled, true) AS backoff_enabled, q.backoff_base, q.backoff_max, q.completed_retention,
        q.failed_retention, q.timeout, q.staleness, q.max_workers, q.rate_jobs, q.rate_period, q.rate_tokens,
        q.rate_refilled_at, q.aging, coalesce(q.fair, false) AS fair,
+       coalesce(q.durable_claims, false) AS durable_claims,
        coalesce(q.throttled_until > now(), false) AS throttled, q.throttled_until, q.throttled_at, q.throttle_reason,
        {throttles} AS throttles, q.created_at, q.updated_at,
        coalesce(named.counts, '{}')::text AS counts,

@@ -4,14 +4,15 @@ WITH wanted AS (
     SELECT * FROM jsonb_to_record($2::text::jsonb) AS w(
         backoff_enabled boolean, backoff_base interval, backoff_max interval, completed_retention interval,
         failed_retention interval, timeout interval, staleness interval, max_workers int, rate_jobs int,
-        rate_period interval, aging interval, fair boolean)
+        rate_period interval, aging interval, fair boolean, durable_claims boolean)
 ),
 written AS (
     INSERT INTO awa.queues AS old (name, backoff_enabled, backoff_base, backoff_max, completed_retention,
-                                   failed_retention, timeout, staleness, max_workers, rate_jobs, rate_period, aging, fair)
+                                   failed_retention, timeout, staleness, max_workers, rate_jobs, rate_period, aging, fair,
+                                   durable_claims)
     SELECT $1, coalesce(w.backoff_enabled, true), w.backoff_base, w.backoff_max, w.completed_retention,
            w.failed_retention, w.timeout, w.staleness, w.max_workers, w.rate_jobs, w.rate_period, w.aging,
-           coalesce(w.fair, false)
+           coalesce(w.fair, false), coalesce(w.durable_claims, false)
     FROM wanted w
     ON CONFLICT (name) DO UPDATE SET
         backoff_enabled = CASE WHEN $2::text::jsonb ? 'backoff_enabled' THEN excluded.backoff_enabled ELSE old.backoff_enabled END,
@@ -30,6 +31,8 @@ written AS (
         rate_refilled_at = CASE WHEN $2::text::jsonb ? 'rate_jobs' THEN now() ELSE old.rate_refilled_at END,
         aging = CASE WHEN $2::text::jsonb ? 'aging' THEN excluded.aging ELSE old.aging END,
         fair = CASE WHEN $2::text::jsonb ? 'fair' THEN excluded.fair ELSE old.fair END,
+        durable_claims = CASE WHEN $2::text::jsonb ? 'durable_claims' THEN excluded.durable_claims
+                              ELSE old.durable_claims END,
         updated_at = now()
     RETURNING name
 )

@@ -3,7 +3,8 @@
 -- As for a rescue, silence counts only if it was watched: a leader must have led for the staleness, and still lead.
 -- $1 queues · $2 kinds · $3 staleness · $4 the largest number of jobs · $5 worker id · $6 the key of the leader's lock
 -- Returns the columns of claim_jobs.
-WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at)
+WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at),
+durable AS MATERIALIZED (SELECT awa.commit_durably())  -- see claim_jobs: the worker of each of these jobs died
 UPDATE awa.running r
 SET worker_id = $5, lease = r.lease + 1, attempt = r.attempt + 1, rescues = r.rescues + 1,
     attempted_at = (SELECT at FROM written), heartbeat_at = (SELECT at FROM written), cancel_requested_at = NULL,
@@ -25,7 +26,7 @@ FROM (
     LIMIT $4
     FOR UPDATE OF stale SKIP LOCKED
 ) AS chosen
-WHERE r.id = chosen.id
+WHERE r.id = chosen.id AND (SELECT count(*) FROM durable) >= 0
 RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
           extract(epoch FROM r.deadline_at - r.attempted_at)::float8 AS deadline_s, r.priority, 0::bigint AS pos,
           r AS details, r.attempted_at, r.deadline_at
