@@ -22,7 +22,7 @@ async def check_leader(context: CheckContext, findings: Findings) -> None:
     leader = await election.get_leader(context.session)
     if leader is None:
         says = "There is no leader: no job is promoted, rescued, scheduled or cleaned up."
-        for holder in await election.list_foreign_lock_holders(context.session):
+        for holder in await election.list_lock_holders(context.session, silence=context.settings.leader_timeout):
             findings.problem("lock", f"{says} No process can lead: {holder} holds the leader's lock.", holder.remedy)
         if not findings.found:
             findings.problem(None, says, START_LEADER)

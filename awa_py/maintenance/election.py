@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence, Set
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -128,8 +128,13 @@ class Candidate:
         suspects: set[int] = set()
         while not await self._try_lock(session):
             if time.monotonic() - checked_at > self._settings.leader_check_interval.total_seconds():
-                await self._terminate_frozen_leader(session)
-                suspects = await self._report_foreign_lock_holders(session, suspects)
+                holders = await election.list_lock_holders(session, silence=self._settings.leader_timeout)
+                if any(holder.is_frozen for holder in holders):
+                    await self._terminate_frozen_leader(session)
+                foreign = [holder for holder in holders if not holder.leads]
+                # A new leader has to write its row first: a session counts if it was there at the last look, too.
+                self._set_foreign_lock_holders([holder for holder in foreign if holder.pid in suspects])
+                suspects = {holder.pid for holder in foreign}
                 checked_at = time.monotonic()
             await wait_for_event(self._leader_resigned, interval_s)
             self._leader_resigned.clear()
@@ -146,15 +151,6 @@ class Candidate:
         except asyncpg.InsufficientPrivilegeError as error:
             message = "the leader was silent for too long, but its session belongs to another role: %s"
             self._log_throttle.log(logging.WARNING, "frozen", message, describe(error))
-
-    async def _report_foreign_lock_holders(self, session: Session, suspects: Set[int]) -> set[int]:
-        """Report sessions that hold the lock and do not lead. Return their PIDs.
-
-        A session counts if it was one of the `suspects` of the last look: a new leader has to write its row first.
-        """
-        found = await election.list_foreign_lock_holders(session)
-        self._set_foreign_lock_holders([holder for holder in found if holder.pid in suspects])
-        return {holder.pid for holder in found}
 
     def _set_foreign_lock_holders(self, holders: Sequence[LockHolder]) -> None:
         self._metrics.foreign_lock_holders.set(len(holders))

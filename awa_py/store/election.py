@@ -21,6 +21,7 @@ class Leader:
     pid: int
     epoch: int
     elected_at: datetime
+    backend_pid: int  # of the session that holds the lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class LockHolder:
     pid: int
     role: str
     application_name: str
+    leads: bool
+    is_frozen: bool
 
     def __str__(self) -> str:
         name = f" ({self.application_name})" if self.application_name else ""
@@ -68,9 +71,9 @@ async def resign(session: Session) -> None:
     await session.fetch("resign", lock_key(session.schema))
 
 
-async def list_foreign_lock_holders(session: Session) -> list[LockHolder]:
-    """Return the sessions that hold the lock although they do not lead. Any login can do that."""
-    rows = await session.fetch("list_foreign_lock_holders", lock_key(session.schema))
+async def list_lock_holders(session: Session, *, silence: timedelta) -> list[LockHolder]:
+    """Return the sessions that hold the lock. One that was silent for longer than `silence` is frozen."""
+    rows = await session.fetch("list_lock_holders", lock_key(session.schema), silence)
     return [LockHolder(**dict(row)) for row in rows]
 
 

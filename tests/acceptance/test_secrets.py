@@ -23,7 +23,7 @@ from awa_py.settings import database_url as checked_url
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
 from tests.processes import FAST, eventually, processes
-from tests.support import insert_running
+from tests.support import insert_running, leading
 
 pytestmark = pytest.mark.integration
 
@@ -352,9 +352,11 @@ class TestWorker:
         }
         with processes(tmp_path, database_url, environment) as started:
             options = ("-q", "default", "-q", "rescued", "--metrics-port", "0", "--no-maintenance")
-            worker = started.start("worker", "tasks:app", *options)
-            await eventually("the metrics port", lambda: "metrics at http://" in worker.output)
-            await eventually("it took over the stale job", lambda: "took over 1 jobs" in worker.output)
+            # The leader of the other session must have watched the stale job, but runs no task that would rescue it.
+            async with leading(Database(database_url, Schema()), since_s=3600):
+                worker = started.start("worker", "tasks:app", *options)
+                await eventually("the metrics port", lambda: "metrics at http://" in worker.output)
+                await eventually("it took over the stale job", lambda: "took over 1 jobs" in worker.output)
             port = int(worker.output.partition("metrics at http://127.0.0.1:")[2].partition("/")[0])
             async with App(database_url) as app:
                 late = jobs[KINDS.index("too_long")]

@@ -13,7 +13,7 @@ from awa_py.doctor.runner import run_checks
 from awa_py.store import election
 from awa_py.store.queues import set_queue
 from tests.roles import Installation, installation
-from tests.support import OWNER, QUICK, another_session, drain, eventually, sample, working
+from tests.support import OWNER, QUICK, another_session, drain, eventually, sample, seconds, working
 
 pytestmark = pytest.mark.integration
 
@@ -108,12 +108,14 @@ class TestLeaderLock:
                 leader = await election.get_leader(session)
                 assert leader is not None
                 assert leader.hostname == "former"
-                assert await election.list_foreign_lock_holders(session) == []
+                (holder,) = await election.list_lock_holders(session, silence=seconds(60))
+                assert holder.leads
                 await election.resign(former)
                 assert await stranger.fetchval("SELECT pg_try_advisory_lock($1)", election.lock_key(database.schema))
                 assert await election.get_leader(session) is None
-                (holder,) = await election.list_foreign_lock_holders(session)
+                (holder,) = await election.list_lock_holders(session, silence=seconds(60))
                 assert holder.pid == stranger.get_server_pid()
+                assert not holder.leads
 
 
 async def test_migration_gives_up_if_a_foreign_session_holds_its_lock(

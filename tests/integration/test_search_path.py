@@ -64,7 +64,9 @@ async def test_function_calls_no_decoy(hostile: Database) -> None:
 
 async def test_statement_on_a_connection_of_the_user_calls_no_decoy(hostile: Database) -> None:
     connection = await asyncpg.connect(hostile.url)
-    assert await decoys.find_called(connection, hostile.schema, "claim_jobs")  # it runs only on sessions of our own
+    assert await decoys.find_called(
+        connection, hostile.schema, "update_progress"
+    )  # it runs only on sessions of our own
     for name in SAFE_ON_ANY_PATH:
         assert await decoys.find_called(connection, hostile.schema, name) == [], name
     await connection.close()

@@ -482,12 +482,16 @@ class TestStoppingABatch:
 
     async def test_job_cancelled_before_its_batch_is_full_does_not_run(self, app: App) -> None:
         calls = Calls(app, batch=3, linger="30s")
-        async with app, working(app):
+        async with app, working(app) as worker:
             unwanted = await app.enqueue("work", {"n": 0})
             await eventually(lambda: running(app, unwanted.id))
             wanted = await app.enqueue("work", {"n": 1})
             await eventually(lambda: running(app, wanted.id))
             await app.cancel(unwanted.id)
+            assert worker._parts is not None
+            claimed = worker._parts.in_flight.get(unwanted.id)
+            assert claimed is not None
+            await eventually(lambda: claimed.stop)
             await eventually(lambda: ended_as(app, unwanted.id, State.CANCELLED) if calls.jobs else app.enqueue("work"))
             await app.result(wanted.id, timeout="20s")
         assert unwanted.id not in {job.id for job in calls.jobs}

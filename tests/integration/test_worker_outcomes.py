@@ -315,17 +315,18 @@ class TestOutcomes:
         job = await run_one(app, "work")
         assert job.errors[-1]["error"] == "ValueError: a\\0b"
 
-    async def test_outcome_that_cannot_be_stored_fails_only_its_job(self, app: App) -> None:
+    async def test_outcome_that_cannot_be_stored_fails_only_its_job(self, app: App, session: Session) -> None:
         @app.job
-        async def far() -> NoReturn:
-            raise awa.Retry(after=999_999_998 * 86_400)
-
-        @app.job
-        async def near() -> NoReturn:
+        async def refused() -> NoReturn:
             raise awa.Retry(after=60)
 
+        @app.job
+        async def accepted() -> NoReturn:
+            raise awa.Retry(after=60)
+
+        await session.connection.execute("ALTER TABLE awa.scheduled ADD CHECK (kind <> 'refused')")
         async with app:
-            bad, good = await app.enqueue_many([app.new("far"), app.new("near")])
+            bad, good = await app.enqueue_many([app.new("refused"), app.new("accepted")])
             await drain(app)
             assert (await app.get(good.id)).state is State.RETRYABLE
             job = await app.get(bad.id)

@@ -115,7 +115,7 @@ def test_job_without_attempts_left_is_reported_as_failed_permanently() -> None:
 
 def test_fired_schedule_and_new_leader_are_reported_once() -> None:
     detector = ChangeDetector()
-    leader = Leader(worker_id=WORKER.id, hostname="here", pid=7, epoch=3, elected_at=NOW)
+    leader = Leader(worker_id=WORKER.id, hostname="here", pid=7, epoch=3, elected_at=NOW, backend_pid=8)
     fired = replace(RATES, last_enqueued_at=NOW)
     assert texts(detector, snapshot(schedules=[RATES])) == []
     assert texts(detector, snapshot(schedules=[fired], leader=leader)) == [
