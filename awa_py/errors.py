@@ -21,7 +21,8 @@ AwaError
 ├── HandlerStopped          a handler in a thread waits for something although it was told to stop
 ├── SchemaError             the database's schema does not fit this version of awa
 │   ├── SchemaMissing       it does not exist or is older: run `awa migrate`
-│   └── SchemaTooNew        it is newer: upgrade awa
+│   ├── SchemaTooNew        it is newer, and not compatible with this version: upgrade awa
+│   └── SchemaForeign       it belongs to another program: choose another name
 ├── DatabaseUnavailable     the database cannot be reached
 │   ├── DatabaseMissing     the server has no database of that name
 │   ├── LoginRefused        the server refuses the login: a wrong password, an unknown role
@@ -117,7 +118,11 @@ class SchemaMissing(SchemaError):
 
 
 class SchemaTooNew(SchemaError):
-    """The schema is newer than this version of awa."""
+    """The schema is newer than this version of awa, and not compatible with it."""
+
+
+class SchemaForeign(SchemaError):
+    """The schema belongs to another program."""
 
 
 class DatabaseUnavailable(AwaError):

@@ -169,13 +169,17 @@ def schema_name(schema: str | None = None, environ: Mapping[str, str] = os.envir
 
 def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the given URL, else AWA_DATABASE_URL, else DATABASE_URL, else the credential `database_url`."""
-    found = url or environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()
-    found = found or credential("database_url", environ)
+    found = url or _database_url_of(environ)
     if not found:
         raise ConfigError(
             "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
         )
     return _checked_url(found, "database")
+
+
+def names_database(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment names a database."""
+    return bool(_database_url_of(environ))
 
 
 def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -193,6 +197,11 @@ def credential(name: str, environ: Mapping[str, str] = os.environ) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the credential {name}: {error}") from error
+
+
+def _database_url_of(environ: Mapping[str, str]) -> str:
+    found = environ.get("AWA_DATABASE_URL", "").strip() or environ.get("DATABASE_URL", "").strip()
+    return found or credential("database_url", environ)
 
 
 def _checked_url(url: str, name: str) -> str:

@@ -18,7 +18,7 @@ from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect, translate_permission_errors
 from awa_py.db.schema import Schema
 from awa_py.loading import load_app
-from awa_py.settings import Settings, database_url, direct_url, schema_name
+from awa_py.settings import Settings, database_url, direct_url, names_database, schema_name
 from awa_py.store.session import Session
 
 from .output import say
@@ -113,6 +113,11 @@ class Environment:
     def names_database(self) -> bool:
         """Return True if an option of the command line names the database."""
         return any(self._given.get(name) for name in ("database_url", "embedded", "embedded_dir"))
+
+    @property
+    def has_database(self) -> bool:
+        """Return True if an option or the environment names a database."""
+        return self.names_database or self._is_embedded or names_database()
 
     @property
     def _is_embedded(self) -> bool:

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from awa_py.db import migrations
 from awa_py.db.database import Database
+from awa_py.db.roles import role_names
 from awa_py.db.schema import Schema
 from tests.support import another_session
 
@@ -49,7 +49,7 @@ class Installation:
 
     async def clear(self) -> None:
         """Drop the logins and roles."""
-        for role in (*self._logins, *migrations.role_names(self.database.schema)):
+        for role in (*self._logins, *role_names(self.database.schema)):
             async with another_session(self.database) as session:
                 if await session.connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
                     await session.connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

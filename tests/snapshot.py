@@ -7,6 +7,7 @@ from pathlib import Path
 from awa_py import Settings
 from awa_py.db import migrations
 from awa_py.db.database import Database
+from awa_py.db.installed import current_version
 from awa_py.db.schema import Schema
 from awa_py.doctor.context import LONG_TRANSACTION, CheckContext, connect
 from awa_py.doctor.schema import read_catalog
@@ -28,7 +29,7 @@ async def take(database: Database) -> Catalog:
             database=database,
             settings=Settings(),
             connection=connection,
-            version=await migrations.current_version(connection, database.schema),
+            version=await current_version(connection, database.schema),
             long_transaction=LONG_TRANSACTION,
         )
         async with context.read_only():

@@ -51,6 +51,15 @@ QUICK = Settings(
 HASTY = replace(QUICK, heartbeat_interval=seconds(0.2), heartbeat_staleness=seconds(1.5))
 
 
+async def add_version(session: Session, version: int, *, compatible: bool) -> None:
+    """Let the schema look as if a newer program had applied a migration."""
+    await session.connection.execute(
+        "INSERT INTO awa.schema_version (version, name, compatible, awa_version) VALUES ($1, 'future', $2, '9.1')",
+        version,
+        compatible,
+    )
+
+
 async def eventually(predicate: Callable[[], Any], timeout_s: float = PATIENCE_S, every_s: float = 0.02) -> Any:
     """Wait until the predicate, which may be awaitable, returns a true value, and return it."""
     deadline = asyncio.get_running_loop().time() + timeout_s

@@ -7,16 +7,16 @@ from datetime import timedelta
 
 import asyncpg
 
-from awa_py.db import migrations
 from awa_py.db.database import CLOSE_TIMEOUT_S, Database
 from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.installed import current_version
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection
 from awa_py.doctor import cluster, connectivity, server, vacuum, work
 from awa_py.doctor import schema as schema_checks
 from awa_py.doctor.context import LONG_TRANSACTION, STATEMENT_TIMEOUT, CheckContext, connect
 from awa_py.doctor.finding import Finding, Findings
-from awa_py.errors import DatabaseUnavailable
+from awa_py.errors import DatabaseUnavailable, SchemaForeign
 from awa_py.settings import Settings
 from awa_py.text import describe
 
@@ -83,8 +83,8 @@ async def run_checks(
 
 async def _version(connection: Connection, schema: Schema) -> int:
     try:
-        return await migrations.current_version(connection, schema)
-    except asyncpg.InsufficientPrivilegeError:
+        return await current_version(connection, schema)
+    except (asyncpg.InsufficientPrivilegeError, SchemaForeign):
         return 0  # the version check reports it
 
 

@@ -5,10 +5,12 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from awa_py.db.migrations import current_version, needed_version
+from awa_py.db.installed import list_applied, version_of
+from awa_py.db.migrations import needed_version, refuse_incompatible
 from awa_py.db.schema import Schema
 from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
+from awa_py.errors import SchemaForeign, SchemaTooNew
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.store import catalog, partitions
 from awa_py.store.catalog import Catalog
@@ -18,19 +20,33 @@ from awa_py.text import count
 ENOUGH_DAYS = DAYS_AHEAD - 1  # the leader creates the last one in the first minutes after midnight
 FEW_DAYS = 2
 MIGRATE = "`awa migrate`"
-RESTORE = "Restore its definition (`awa migrate --sql` prints it), and find out what changed it."
+RESTORE = "Restore its definition (`awa migrate --sql --from 0` prints it), and find out what changed it."
 
 
 async def check_version(context: CheckContext, findings: Findings) -> None:
-    """Check that the schema has the version that this program needs."""
+    """Check that the schema has a version that this program can use."""
     schema = context.database.schema
-    name, here, needed = schema.name, await current_version(context.connection, schema), needed_version()
+    name, needed = schema.name, needed_version()
+    try:
+        applied = await list_applied(context.connection, schema)
+        refuse_incompatible(applied, schema)
+    except SchemaForeign:
+        findings.problem(name, "It belongs to another program.", "Choose another --schema (AWA_SCHEMA).")
+        return
+    except SchemaTooNew as error:
+        findings.problem(name, f"This program cannot use it: {error}.", "Upgrade awa on this host.")
+        return
+    here = version_of(applied)
     if here == 0:
         findings.problem(name, f'awa is not installed in schema "{name}".', f"{MIGRATE}; or choose another --schema.")
     elif here < needed:
         findings.problem(name, f"It has version {here}; this program needs {needed}. Workers do not start.", MIGRATE)
     elif here > needed:
-        findings.problem(name, f"It has version {here}; this program supports {needed}.", "Upgrade awa on this host.")
+        findings.notice(
+            name,
+            f"It has version {here}; this program supports {needed}, and the migrations since are compatible with it.",
+            "Upgrade awa on this host when it is convenient.",
+        )
     findings.ok(f"version {here}")
 
 

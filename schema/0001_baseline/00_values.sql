@@ -1,3 +1,5 @@
+-- compatible: no
+
 -- Which values the tables accept. The bodies are bound to their functions when they are created, whatever the search
 -- path of a caller, and PostgreSQL inlines them into the constraints.
 

@@ -19,7 +19,9 @@ from awa_py.store.finish import throttle_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, remove_worker
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa
-from tests.support import OWNER, eventually, insert_running
+from tests.support import OWNER, add_version, eventually, insert_running
+
+NEWEST = all_migrations()[-1].version
 
 pytestmark = pytest.mark.integration
 
@@ -79,6 +81,40 @@ class TestMigrate:
         script = bare_awa.ok("migrate", "--sql", "--schema", "jobs").out
         assert 'CREATE SCHEMA IF NOT EXISTS "jobs"' in script
         assert 'CREATE VIEW "jobs".jobs' in script
+
+    def test_migrate_sql_prints_what_the_database_lacks(
+        self, tmp_path: Path, fresh_database_url: str, zygote: "subprocess.Popen[str]"
+    ) -> None:
+        awa = Awa(tmp_path, fresh_database_url, zygote)
+        script = awa.ok("migrate", "--sql")
+        assert script.err == ""
+        assert script.out == awa.ok("migrate", "--sql", "--from", "0").out
+        awa.ok("migrate")
+        second = awa.ok("migrate", "--sql")
+        assert (second.out, second.err) == ("", f'awa: schema "awa" is at version {NEWEST}: nothing to do\n')
+
+    def test_migrate_sql_of_an_unreachable_database_fails(self, bare_awa: Awa) -> None:
+        url = "postgresql://awa@127.0.0.1:1/x"
+        answer = bare_awa("migrate", "--sql", "--database-url", url)
+        assert (answer.code, answer.out) == (1, "")
+        assert "cannot connect to the database" in answer.err
+        assert bare_awa.ok("migrate", "--sql", "--from", "0", "--database-url", url).out
+
+    def test_migrate_sql_without_a_database_says_so(self, bare_awa: Awa) -> None:
+        answer = bare_awa.ok("migrate", "--sql")
+        assert answer.out == bare_awa.ok("migrate", "--sql", "--from", "0", "--to", str(NEWEST)).out
+        assert "no database is named" in answer.err
+
+    async def test_program_older_than_the_schema_names_the_release_it_needs(self, awa: Awa, session: Session) -> None:
+        await add_version(session, 9000, compatible=True)
+        awa.ok("enqueue", "greet", '{"name": "me"}', "--queue", "email")
+        awa.ok("worker", "tasks:app", "-q", "email", "--burst")
+        assert "is at version 9000: nothing to do" in awa.ok("migrate").out
+        await add_version(session, 9001, compatible=False)
+        for command in (("job", "list"), ("worker", "tasks:app", "-q", "email", "--burst"), ("migrate",)):
+            answer = awa(*command)
+            assert answer.code == 1
+            assert answer.err.splitlines()[-1].endswith("upgrade awa-py to 9.1 or newer")
 
     def test_schemas_are_independent(self, awa: Awa) -> None:
         awa.ok("migrate", "--schema", "second")

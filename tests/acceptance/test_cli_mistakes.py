@@ -69,6 +69,11 @@ WRONG_USAGE = [
     (("workers", "stop"), "Missing argument 'LABEL'"),
     (("workers", "nonsense"), "No such command 'nonsense'"),
     (("migrate", "--sql", "--status"), "either --sql or --status"),
+    (("migrate", "--from", "0"), "use --from and --to with --sql"),
+    (("migrate", "--sql", "--roles", "--to", "1"), "use --from and --to with --sql and without --roles"),
+    (("migrate", "--sql", "--from", "-1"), "greater than or equal to 0"),
+    (("migrate", "--sql", "--from", "1", "--to", "9000"), "this program has the versions up to"),
+    (("migrate", "--sql", "--from", "9000"), "--from 9000 is newer than version"),
 ]
 
 FAILURES = [

@@ -26,6 +26,7 @@ from tests.integration.test_migrate import with_user
 from tests.snapshot import FILE, take, text
 from tests.support import (
     OWNER,
+    add_version,
     ago,
     another_session,
     eventually,
@@ -188,10 +189,25 @@ class TestSchema:
             finding = await only(database, "schema.version")
             assert (finding.level, finding.do) == (Level.PROBLEM, "`awa migrate`")
             assert "needs 9000" in finding.says
-        await session.connection.execute("INSERT INTO awa.schema_version (version, name) VALUES (9999, 'future')")
+        await add_version(session, 9999, compatible=False)
         finding = await only(database, "schema.version")
         assert finding.level is Level.PROBLEM
+        assert "has version 9999" in finding.says
+
+    async def test_newer_compatible_schema_is_a_notice(self, session: Session, database: Database) -> None:
+        await add_version(session, 9999, compatible=True)
+        finding = await only(database, "schema.version")
+        assert finding.level is Level.NOTICE
         assert "It has version 9999" in finding.says
+
+    async def test_schema_of_another_program_is_a_problem(self, fresh_database_url: str) -> None:
+        database = Database(fresh_database_url, Schema())
+        async with another_session(database) as session:
+            await session.connection.execute("CREATE SCHEMA awa CREATE TABLE jobs_hot (id bigint)")
+        finding = await only(database, "schema.version")
+        assert (finding.level, finding.says) == (Level.PROBLEM, "It belongs to another program.")
+        assert finding.do is not None
+        assert "--schema" in finding.do
 
     def test_snapshot_contains_the_claim_index(self) -> None:
         assert "ready_order" in snapshot()["index"]
