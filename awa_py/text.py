@@ -7,6 +7,9 @@ from datetime import timedelta
 # Control characters, line separators, characters that change the direction of text, and lone surrogates. awa.is_plain
 # in SQL is the same rule, without what PostgreSQL cannot store anyway.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A password may contain : / ? # and @ itself, so it ends at the last @ of the word. `user:password@` is a placeholder.
+_URL_PASSWORD = re.compile(r"(//(?!user:password@)[^:/@\s]*:)\S*@")
+_PASSWORD_PARAMETER = re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
 _DURATION_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _DATA_EXCEPTION = "22"  # the SQLSTATE class
 _MIN_UNITS = 2  # 90 minutes are "90m", not "1h"
@@ -80,8 +83,12 @@ def describe(error: BaseException) -> str:
         text = str(error.args[0])
         if state.startswith(_DATA_EXCEPTION):
             text = re.sub(r'"[^"]*"', '"…"', text.partition(":")[0])
-    text = " ".join(text.split()) or type(error).__name__
-    return re.sub(r"(postgres(?:ql)?://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+    return redact(" ".join(text.split()) or type(error).__name__)
+
+
+def redact(text: str) -> str:
+    """Return the text without the passwords of URLs and connection strings."""
+    return _PASSWORD_PARAMETER.sub(r"\1***", _URL_PASSWORD.sub(r"\1***@", text))
 
 
 def format_frames(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from urllib.request import ProxyHandler, build_opener
 
 import typer
 
+from awa_py.text import redact
+
 from .environment import Environment
 from .errors import fail
 from .metrics import LOOPBACK
@@ -48,6 +50,8 @@ def health(
     """
     if url is None and port is None:
         raise typer.BadParameter("no process to check: use --port, AWA_METRICS_PORT or --url")
+    if url is not None and redact(url) != url:
+        raise typer.BadParameter("--url has a password, which the metrics port does not ask for")
     endpoint = f"{(url or _url(host, port)).rstrip('/')}/{'healthz' if live else 'readyz'}"
     status, body = _get(endpoint, timeout)
     try:

@@ -33,12 +33,14 @@ from .demo.command import demo
 from .doctor import doctor
 from .logs import LogLevel
 from .output import say
+from .secrets import RedactingGroup
 
 RUN = "Run"
 INSPECT = "Inspect and change"
 
 app = typer.Typer(
     name="awa",
+    cls=RedactingGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,  # local variables contain the database's password

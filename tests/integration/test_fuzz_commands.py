@@ -1,6 +1,6 @@
 """Whatever is typed after `awa`: an answer or one sentence, never a traceback."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -31,10 +31,12 @@ ODD_TEXTS = (
 TEXTS = st.one_of(st.sampled_from(ODD_TEXTS), st.text(max_size=20), st.integers().map(str))
 
 
-def leaf_commands() -> Iterator[tuple[list[str], Any]]:
+def leaf_commands(excluded: Collection[str] = EXCLUDED_COMMANDS) -> Iterator[tuple[list[str], Any]]:
+    """Return the words and the command of each command that has no subcommands."""
+
     def walk(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
         for name, child in getattr(command, "commands", {}).items():
-            if path or name not in EXCLUDED_COMMANDS:
+            if path or name not in excluded:
                 yield from walk([*path, name], child)
         if not hasattr(command, "commands"):
             yield path, command

@@ -12,6 +12,7 @@ from awa_py.text import (
     describe_chain,
     format_frames,
     ordinal,
+    redact,
     relative_time,
     short_duration,
 )
@@ -178,3 +179,19 @@ def test_formatted_frames_omit_the_message() -> None:
         frames = format_frames(error)
     assert "raise ValueError(text)" in frames
     assert text not in frames
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://u:p@h/d", "postgresql://u:***@h/d"),
+        ('APP "http://u:p@h": no "//u:p@h"', 'APP "http://u:***@h": no "//u:***@h"'),
+        ("postgresql://u:a@b/c?d#e@h,i/d is wrong", "postgresql://u:***@h,i/d is wrong"),
+        ("postgresql://u@h/d?password=p&x=y", "postgresql://u@h/d?password=***&x=y"),
+        ("PGPASSWORD=p host=h", "PGPASSWORD=*** host=h"),
+        ("postgresql://user:password@host/db", "postgresql://user:password@host/db"),  # a placeholder
+        ("http://127.0.0.1:9464/metrics, me@example.com", "http://127.0.0.1:9464/metrics, me@example.com"),
+    ],
+)
+def test_redacted_text_has_no_passwords(text: str, shown: str) -> None:
+    assert redact(text) == shown
