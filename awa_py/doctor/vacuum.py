@@ -90,17 +90,32 @@ def evaluate_tables(tables: Iterable[TableHealth], schema: Schema, findings: Fin
                 f"VACUUM {full_name}; then check that autovacuum runs and no transaction is open for long.",
             )
         if table.counted and table.bytes > max(LARGE_BYTES, BYTES_PER_ROW * table.live):
-            findings.warning(
-                about,
-                f"It takes {table.bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}.",
-                f"VACUUM FULL {full_name}; at a quiet time: it locks the table.",
-            )
+            _report_size(findings, table, full_name)
         if table.counted and table.index_bytes > max(LARGE_BYTES, BYTES_PER_ROW * table.live):
             findings.warning(
                 about,
                 f"Its indexes take {table.index_bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}.",
                 f"REINDEX TABLE CONCURRENTLY {full_name};",
             )
+
+
+def _report_size(findings: Findings, table: TableHealth, full_name: str) -> None:
+    size = f"{table.bytes // MEBIBYTE:,} MiB for {count(table.live, 'row')}"
+    if table.truncated:
+        findings.warning(
+            f"table {table.name}",
+            f"It takes {size}.",
+            f"VACUUM FULL {full_name}; at a quiet time: it locks the table.",
+        )
+        return
+    # Shrinking a table needs an exclusive lock, which autovacuum must not take on a table that all claims use.
+    findings.warning(
+        f"table {table.name}",
+        f"It takes {size}: it grew while jobs waited or a transaction was open for long, and autovacuum never shrinks "
+        "it. The space is used again.",
+        f"VACUUM (TRUNCATE) {full_name}; it locks the table for a moment. Without the lock, nothing changes: "
+        "repeat it when no long transaction is open and few jobs run.",
+    )
 
 
 def _is_overdue(table: TableHealth) -> bool:

@@ -73,6 +73,7 @@ class TableHealth:
     bytes: int
     index_bytes: int
     autovacuum: bool
+    truncated: bool  # whether vacuum returns the empty pages at its end to the system
     vacuum_threshold: float
     since_vacuum_s: float | None
 

@@ -328,6 +328,31 @@ class TestTables:
         await session.connection.execute(finding.do.partition(";")[0])
         assert await eventually(lambda: has_no_findings(database, "vacuum.tables"))
 
+    @pytest.mark.parametrize("table", ["ready", "running"])
+    async def test_table_that_keeps_its_largest_size_is_a_warning(
+        self, session: Session, database: Database, monkeypatch: pytest.MonkeyPatch, table: str
+    ) -> None:
+        monkeypatch.setattr("awa_py.doctor.vacuum.LARGE_BYTES", 1024**2)
+        connection = session.connection
+
+        async def size() -> int:
+            return int(await connection.fetchval("SELECT pg_relation_size($1::text::regclass)", f"awa.{table}"))
+
+        await (insert_running(session, 10_000) if table == "running" else insert(session, table, 10_000))
+        async with another_session(database) as other, other.connection.transaction(isolation="repeatable_read"):
+            await other.connection.fetchval("SELECT 1")  # the snapshot pins the rows
+            await connection.execute(f"DELETE FROM awa.{table}")
+            await connection.execute(f"VACUUM awa.{table}")
+        await connection.execute(f"VACUUM awa.{table}")  # removes the rows and leaves the pages
+        assert await size() > 1024**2
+        finding = await only(database, "vacuum.tables")
+        assert (finding.level, finding.about) == (Level.WARNING, f"table {table}")
+        assert "autovacuum never shrinks it" in finding.says
+        assert finding.do is not None
+        await connection.execute(finding.do.partition(";")[0])
+        assert await size() == 0
+        assert await findings(database, "vacuum.tables") == []
+
     async def test_table_without_autovacuum_is_a_problem(self, session: Session, database: Database) -> None:
         await session.connection.execute("ALTER TABLE awa.running SET (autovacuum_enabled = off)")
         finding = await only(database, "vacuum.tables")

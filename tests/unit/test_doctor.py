@@ -23,6 +23,7 @@ TABLE = TableHealth(
     bytes=MIB,
     index_bytes=MIB,
     autovacuum=True,
+    truncated=False,
     vacuum_threshold=2_000.0,
     since_vacuum_s=60.0,
 )
@@ -77,6 +78,14 @@ def test_table_health_has_a_level(findings: Findings, change: dict[str, object],
     evaluate_tables([replace(TABLE, **change)], Schema("My Jobs"), findings)  # type: ignore[arg-type]
     assert levels(findings) == ([] if level is None else [level])
     assert all('"My Jobs".ready' in (finding.do or "") for finding in findings.found)
+
+
+@pytest.mark.parametrize(("truncated", "statement"), [(True, "VACUUM FULL"), (False, "VACUUM (TRUNCATE)")])
+def test_large_table_is_shrunk_by_the_mildest_statement(findings: Findings, truncated: bool, statement: str) -> None:
+    evaluate_tables([replace(TABLE, bytes=300 * MIB, truncated=truncated)], Schema(), findings)
+    (finding,) = findings.found
+    assert finding.do is not None
+    assert finding.do.startswith(f'{statement} "awa".ready;')
 
 
 @pytest.mark.parametrize(
