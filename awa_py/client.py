@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from awa_py.observability.explain import explain
 from awa_py.observability.history import Event, history
 from awa_py.observability.tracing import add_trace_context
 from awa_py.rate_limiter import RateLimiter
+from awa_py.result_waiter import ResultWaiter
 from awa_py.settings import Settings
 from awa_py.store import bulk
 from awa_py.store import election as election_store
@@ -40,7 +42,6 @@ from awa_py.text import describe
 
 logger = logging.getLogger("awa.client")
 
-RESULT_POLLS_S = (0.02, 0.05, 0.1, 0.2, 0.5)
 POOL_SIZE = 10
 CLOSE_TIMEOUT_S = 5.0
 MAX_EVENTS = 1_000
@@ -57,6 +58,7 @@ class Client:
         self._enqueuer = Enqueuer()
         self._group_commit = GroupCommit(own_pool, database.schema, self._enqueuer)
         self._rate_limiter = RateLimiter(self._take_tokens)
+        self._results = ResultWaiter(self.session, settings)
         self._closing = asyncio.Event()
 
     @classmethod
@@ -75,6 +77,7 @@ class Client:
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._rate_limiter.close()
+                await self._results.close()
                 await self._group_commit.close()
                 await self._pool.close()
                 await self.user_pool.close()
@@ -140,26 +143,19 @@ class Client:
         limit = None if timeout is None else durations.parse(timeout)
         try:
             async with asyncio.timeout(None if limit is None else limit.total_seconds()):
-                return await self._wait_for_result(job_id)
+                final = await self._results.wait(job_id)
         except TimeoutError:
             assert limit is not None
-            raise ResultTimeout(f"job {job_id} did not end within {durations.text(limit)}") from None
-
-    async def _wait_for_result(self, job_id: int) -> Any:
-        polls = 0
-        while True:
-            async with self.session() as session:
-                final = await job_store.get_final_state(session, job_id)
-            if final is None:
-                raise _job_not_found(job_id)
-            if final.state is State.COMPLETED:
-                return final.result
-            if final.state is State.CANCELLED:
-                raise JobCancelled(f"job {job_id} was cancelled: {final.error}")
-            if final.state is State.FAILED:
-                raise JobFailed(f"job {job_id} failed: {final.error}")
-            await asyncio.sleep(RESULT_POLLS_S[min(polls, len(RESULT_POLLS_S) - 1)])
-            polls += 1
+            why = self._results.why(job_id)
+            late = f"job {job_id} did not end within {durations.text(limit)}"
+            raise ResultTimeout(f"{late}: {why}" if why else late) from None
+        if final is None:
+            raise _job_not_found(job_id)
+        if final.state is State.CANCELLED:
+            raise JobCancelled(f"job {job_id} was cancelled: {final.error}")
+        if final.state is State.FAILED:
+            raise JobFailed(f"job {job_id} failed: {final.error}")
+        return None if final.result_json is None else json.loads(final.result_json)
 
     async def explain(self, job_id: int) -> list[str]:
         """Say in sentences why the job is not running, or how it ended."""

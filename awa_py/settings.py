@@ -92,6 +92,7 @@ class Settings:
     poll_interval: timedelta = _setting(
         _seconds(0.5), "how often an idle worker polls; four times less often while it receives wake-ups"
     )
+    result_interval: timedelta = _setting(_seconds(0.06), "how often a client looks for the results that it waits for")
     metrics_interval: timedelta = _setting(
         _seconds(15), "how often the leader reads the queue metrics, if a metrics port is open"
     )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from awa_py.model.job import Job, State
 from awa_py.store.finish import array_literal
@@ -14,11 +14,20 @@ from awa_py.store.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalState:
-    """A job's state, and its result or last error."""
+    """How a job ended, and its result, as JSON, or its last error."""
 
     state: State
-    result: Any
+    result_json: str | None
     error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnservedJobs:
+    """Available jobs of one kind that no live worker of their queue can run."""
+
+    queue: str
+    kind: str
+    ids: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +109,22 @@ async def list_children(session: Session, parent_id: int) -> list[Job]:
     return [job_from(row) for row in await session.fetch("list_children", parent_id)]
 
 
-async def get_final_state(session: Session, job_id: int) -> FinalState | None:
-    row = await session.fetchrow("get_final_state", job_id)
-    if row is None:
-        return None
-    result = None if row["result"] is None else json.loads(row["result"])
-    return FinalState(state=State(row["state"]), result=result, error=row["error"])
+async def find_ended_jobs(session: Session, ids: Sequence[int]) -> dict[int, FinalState | None]:
+    """Return how those of the jobs ended that have ended, and None for those that do not exist."""
+    return {
+        row["id"]: None
+        if row["state"] is None
+        else FinalState(state=State(row["state"]), result_json=row["result"], error=row["error"])
+        for row in await session.fetch("find_ended_jobs", array_literal(ids))
+    }
+
+
+async def list_unserved_jobs(
+    session: Session, ids: Sequence[int], *, staleness: timedelta, grace: timedelta
+) -> list[UnservedJobs]:
+    """Return those of the jobs that no live worker can run, if they have been due for longer than `grace`."""
+    rows = await session.fetch("list_unserved_jobs", array_literal(ids), staleness, grace)
+    return [UnservedJobs(queue=row["queue"], kind=row["kind"], ids=row["ids"]) for row in rows]
 
 
 async def cancel_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> dict[int, str]:

@@ -11,8 +11,9 @@ import pytest
 from awa_py.db.database import Database
 from awa_py.model.job import NewJob, UniqueKey
 from awa_py.store.enqueue import enqueue_jobs
+from awa_py.store.jobs import find_ended_jobs, list_unserved_jobs
 from awa_py.store.session import Session
-from tests.support import another_session, insert
+from tests.support import another_session, insert, insert_completed, insert_running, seconds
 
 pytestmark = pytest.mark.integration
 
@@ -80,3 +81,34 @@ class TestUniqueKeys:
         await client.connection.execute("DELETE FROM awa.ready")
         read = await rows_read(client, lambda: self.enqueue(client, 0, self.JOBS))
         assert read < self.PER_JOB * self.JOBS
+
+
+class TestResults:
+    JOBS = 500
+    OTHERS = 5_000
+    PER_JOB = 12  # index entries and rows of up to three tables, or of each partition
+
+    async def test_cost_of_a_look_depends_only_on_the_awaited_jobs(self, client: Session) -> None:
+        for _ in range(WARM_UP):
+            await find_ended_jobs(client, [1])
+        ids = await self.awaited_jobs(client)
+        assert await rows_read(client, lambda: find_ended_jobs(client, ids)) < self.PER_JOB * len(ids)
+
+    async def test_cost_of_a_search_for_unserved_jobs_depends_only_on_the_awaited_jobs(self, client: Session) -> None:
+        grace = seconds(2)
+        for _ in range(WARM_UP):
+            await list_unserved_jobs(client, [1], staleness=seconds(90), grace=grace)
+        ids = await self.awaited_jobs(client)
+        read = await rows_read(client, lambda: list_unserved_jobs(client, ids, staleness=seconds(90), grace=grace))
+        assert read < self.PER_JOB * len(ids)
+
+    async def awaited_jobs(self, client: Session) -> list[int]:
+        """Insert jobs in all states. Return some ids of each, and some of jobs that do not exist."""
+        ids = [
+            *await insert(client, "ready", self.OTHERS),
+            *await insert(client, "scheduled", self.OTHERS, state="scheduled"),
+            *await insert_running(client, self.OTHERS),
+            *await insert_completed(client, self.OTHERS, age_s=1),
+            *await insert(client, "dead", self.OTHERS, state="failed"),
+        ]
+        return [*ids[:: len(ids) // self.JOBS], *range(10**9, 10**9 + 10)]
