@@ -4,7 +4,7 @@ A claimed row has the columns that every job needs. `details`, the whole row of 
 that ask for it, since decoding it is expensive.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -122,9 +122,14 @@ async def take_over_jobs(
     return await session.fetch("take_over_jobs", queues, claimant.kinds, staleness, limit, claimant.worker_id, key)
 
 
-async def release_orphans(session: Session, *, worker_id: UUID, known: Sequence[int]) -> int:
-    """Release jobs that this worker claimed without receiving the answer. Only the worker itself may call this."""
-    orphans = await session.fetch("list_orphans", worker_id, known)
+async def release_orphans(session: Session, *, worker_id: UUID, known: Set[tuple[int, int]]) -> int:
+    """Release jobs that this worker claimed without receiving the answer. Only the worker itself may call this.
+
+    `known` has the ids and leases of the jobs that it knows. It may know an earlier attempt of a job that it claimed
+    again.
+    """
+    held = await session.fetch("list_held_leases", worker_id)
+    orphans = [row for row in held if (row["id"], row["lease"]) not in known]
     ids, leases = [row["id"] for row in orphans], [row["lease"] for row in orphans]
     return len(await release_jobs(session, worker_id, ids, leases))
 

@@ -270,14 +270,19 @@ class TestOrphans:
     async def test_orphans_are_released_without_counting_the_attempt(self, session: Session) -> None:
         known, orphan = await insert_running(session, 2)
         (other,) = await insert_running(session, worker_id=new_owner())
-        assert await release_orphans(session, worker_id=OWNER, known=[known]) == 1
+        assert await release_orphans(session, worker_id=OWNER, known={(known, 1)}) == 1
         job = await look(session, orphan)
         assert (job.state, job.attempt, job.lease) == (State.AVAILABLE, 0, 1)
         assert (await look(session, known)).state is State.RUNNING
         assert (await look(session, other)).state is State.RUNNING
 
+    async def test_job_whose_earlier_attempt_the_worker_knows_is_an_orphan(self, session: Session) -> None:
+        (orphan,) = await insert_running(session, lease=2)
+        assert await release_orphans(session, worker_id=OWNER, known={(orphan, 1)}) == 1
+        assert (await look(session, orphan)).state is State.AVAILABLE
+
     async def test_orphan_with_a_cancel_request_is_cancelled(self, session: Session) -> None:
         (orphan,) = await insert_running(session)
         await cancel_jobs(session, [orphan])
-        assert await release_orphans(session, worker_id=OWNER, known=[]) == 1
+        assert await release_orphans(session, worker_id=OWNER, known=set()) == 1
         assert (await look(session, orphan)).state is State.CANCELLED

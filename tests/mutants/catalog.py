@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         name="orphans-stay",
         file="awa_py/worker/claiming/claim_loop.py",
-        old="            await self._release_orphans(session)\n        if not",
+        old="            await self._release_orphans(await self._session())\n        if not",
         new="            pass\n        if not",
         tests=(
             INTEGRATION + "test_claim.py",

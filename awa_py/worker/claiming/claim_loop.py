@@ -150,11 +150,11 @@ class ClaimLoop:
 
     async def _claim_from_all(self) -> int:
         """Claim once from each queue that is due and has a free slot. Return the number of jobs."""
+        if self._claim_may_be_unreported:  # a quiet worker does this too: nothing renews the leases of these jobs
+            await self._release_orphans(await self._session())
         if not self._heartbeat.healthy or self._quiet:
             return 0
         session = await self._session()
-        if self._claim_may_be_unreported:
-            await self._release_orphans(session)
         if not self._took_over:
             await self._take_over(session)
         now = time.monotonic()
@@ -213,7 +213,7 @@ class ClaimLoop:
         self._took_over = True
 
     async def _release_orphans(self, session: Session) -> None:
-        known = [job.id for job in self._in_flight]
+        known = {(job.id, job.lease) for job in self._in_flight}
         released = await store.release_orphans(session, worker_id=self._claimant.worker_id, known=known)
         if released:
             logger.warning("released %d jobs of a claim whose answer was lost", released)
