@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import asyncpg
 from asyncpg import connect_utils
@@ -78,15 +79,29 @@ class Timelines:
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
+        self._open: WeakKeyDictionary[DedicatedConnection, tuple[Server, asyncio.AbstractEventLoop]] = (
+            WeakKeyDictionary()
+        )
         self._lock = threading.Lock()
 
-    def check(self, server: Server, address: Address) -> None:
-        """Remember the server's timeline. Raise StaleServer if a newer one was seen."""
+    def check(self, connection: DedicatedConnection, server: Server, address: Address) -> None:
+        """Remember the server's timeline. Raise StaleServer if a newer one was seen.
+
+        If it is a newer one, end the connections to the former primary: it may have been cut off from others only, and
+        what is written there is lost.
+        """
         if server.timeline is None:
             return
         with self._lock:
             newest = max(self._newest.get(server.system_id, 0), server.timeline)
             self._newest[server.system_id] = newest
+            self._open[connection] = server, asyncio.get_running_loop()
+            former = [
+                (older, loop) for older, (of_server, loop) in self._open.items() if server.is_newer_than(of_server)
+            ]
+        for older, loop in former:
+            with suppress(RuntimeError):  # its loop has ended
+                loop.call_soon_threadsafe(older.terminate)
         if server.timeline < newest:
             raise StaleServer(
                 f"the server at {_text(address)} is a former primary: it is on timeline {server.timeline}, and a "
@@ -129,7 +144,7 @@ class Servers:
                 try:
                     server = await _read_server(connection)
                     if server is not None:
-                        self._timelines.check(server, address)
+                        self._timelines.check(connection, server, address)
                 except BaseException:
                     connection.terminate()
                     raise

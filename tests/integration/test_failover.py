@@ -128,6 +128,31 @@ async def test_worker_moves_to_the_standby_of_a_silent_primary(primary: Embedded
         assert await former.pool.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^awa '") == 1
 
 
+async def test_sessions_on_a_former_primary_end_when_the_promotion_is_seen(
+    primary: EmbeddedPostgres, standby: Standby
+) -> None:
+    """The primary accepts no new connections, and its sessions go on. Only some connections would move."""
+    app = App(both(primary.url, standby.url, QUERY), settings=QUICK)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app, working(app, maintenance=True):
+        await app.result((await work.enqueue()).id, timeout=PATIENCE_S)
+        main = psutil.Process(primary.server_pid)
+        main.suspend()
+        try:
+            await standby.promote()
+            await app.pool.expire_connections()
+            await app.pool.fetchval("SELECT 1")
+            job = await work.options(delay="100ms").enqueue()  # the leader has to move too
+            await app.result(job.id, timeout=PATIENCE_S)
+        finally:
+            main.resume()
+    async with App(standby.url) as client:
+        assert await client.pool.fetchval("SELECT count(*) FROM awa.completed") == 2
+
+
 async def fetch_one(pool: Pool) -> int:
     async with pool:
         return int(await pool.fetchval("SELECT 1"))

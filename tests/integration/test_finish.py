@@ -381,7 +381,7 @@ async def test_sql_in_names_of_workers_queues_and_kinds_is_never_executed(sessio
     assert await fail_attempts(session, worker.id, [job_id], [row["lease"]], [ODD], [seconds(0)])
     await promote_jobs(session, limit=5)
     (row,) = await claim(session, queue=ODD, kinds=[ODD], worker_id=worker.id)
-    assert await release_orphans(session, worker_id=worker.id, known=[]) == 1
+    assert await release_orphans(session, worker_id=worker.id, known=set()) == 1
     job = await look(session, job_id)
     assert (job.kind, job.queue, job.errors[-1]["error"]) == (ODD, ODD, ODD)
     (shown,) = await list_workers(session, staleness=STALENESS)
