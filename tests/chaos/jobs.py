@@ -30,6 +30,17 @@ async def nap(ctx: awa.Context, seconds: float) -> None:
 
 
 @app.job
+async def hold(ctx: awa.Context) -> None:
+    """Wait on the first attempt until it is stopped, return on the second."""
+    note("start", ctx)
+    try:
+        if ctx.attempt == 1:
+            await asyncio.sleep(3600)
+    finally:
+        note("end", ctx)
+
+
+@app.job
 async def sleep_once(ctx: awa.Context) -> None:
     """Sleep forever on the first attempt, return on the second."""
     note("start", ctx)

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
 
+from tests.chaos.server import free_port
 from tests.proxy import SSL_REQUEST, StatementReader
 
 READY_FOR_QUERY = b"Z"
@@ -87,6 +89,18 @@ class FaultProxy:
             self.trap = None
         trap.sprung += 1
         return trap
+
+
+@asynccontextmanager
+async def fault_proxy(url: str) -> AsyncIterator[tuple[str, FaultProxy]]:
+    """Open a proxy to the server of the URL. Yield the URL that leads through it, and the proxy."""
+    parts = urlsplit(url)
+    proxy = FaultProxy(free_port(), lambda: (parts.hostname or "127.0.0.1", parts.port or 5432))
+    await proxy.open()
+    try:
+        yield urlunsplit(parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{proxy.port}")), proxy
+    finally:
+        await proxy.close()
 
 
 class _Link:
