@@ -22,7 +22,7 @@ CLAIM_WAITS = (
 
 @asynccontextmanager
 async def losing_the_answer(proxy: FaultProxy, database: Database, outside: App) -> AsyncIterator[Job]:
-    """Enqueue a job, and wait until its claim waits for a lock. At the end, the claim commits, and its answer is lost."""
+    """Enqueue a job, and let its claim wait for a lock. At the end, the claim commits, and its answer is lost."""
     async with another_session(database) as locker, another_session(database) as session:
         lock = locker.connection.transaction()
         await lock.start()
