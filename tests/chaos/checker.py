@@ -217,12 +217,13 @@ def _repeated(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _may_run_again(evidence: Evidence, done: Start, again: Start) -> bool:
-    """Return whether the outcome could not be known in time: its worker was killed, frozen, or alone cut off."""
+    """Return whether the outcome could not be known in time: its worker was soon killed, frozen, or alone cut off."""
+    until = min(again.at, evidence.end_of(done) + MAX_RECOVERY_S)  # by then, outcomes are written
     return (
         evidence.may_have_lost_its_claim(done)
-        or evidence.was_killed(done, again.at)
-        or evidence.was_frozen(done, again.at)
-        or evidence.was_cut_off(done, again.at, min_s=MIN_OUTAGE_S)
+        or evidence.was_killed(done, until)
+        or evidence.was_frozen(done, until)
+        or evidence.was_cut_off(done, until, min_s=MIN_OUTAGE_S)
     )
 
 

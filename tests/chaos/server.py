@@ -98,9 +98,16 @@ class Site:
 
     def freeze(self) -> None:
         """Stop all processes of the server, as if its host were frozen."""
+        self._send_to_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let all processes of a frozen server continue."""
+        self._send_to_all(signal.SIGCONT)
+
+    def _send_to_all(self, number: signal.Signals) -> None:
         for process in self.processes():
             with suppress(psutil.Error):
-                process.send_signal(signal.SIGSTOP)
+                process.send_signal(number)
 
     async def stop(self, mode: ShutdownMode) -> None:
         await asyncio.to_thread(self.postgres.stop_server, mode)

@@ -134,6 +134,12 @@ BROKEN: dict[str, list[Evidence]] = {
     "finished work does not run again": [
         evidence(rows=[BY_SECOND], starts=[start(), SECOND]),
         evidence(starts=[start(), start(at=11.6, lease=1, how="stopped")]),
+        # Killed long after the handler had returned: its outcome had been forgotten before.
+        evidence(
+            rows=[replace(BY_SECOND, nonce="1@60.0", finalized_at=61.5)],
+            starts=[start(), replace(SECOND, at=60.0, nonce="1@60.0", ended=61.0)],
+            lives=lives(killed=True, ended=50.0),
+        ),
     ],
     "one leader per epoch": [evidence(elections=[("leader-1", 7), ("leader-2", 7)])],
     "a schedule fires exactly once for each fire time": [

@@ -7,11 +7,12 @@ import time
 import asyncpg
 
 from awa_py.db.servers import CLIENT_KEEPALIVE_OPTIONS
-from tests.chaos.cluster import STALENESS_S, Cluster
+from tests.chaos.cluster import LEADER_TIMEOUT_S, STALENESS_S, Cluster
 from tests.chaos.faults.base import MAX_RECOVERY_S, Fault
 from tests.chaos.server import Site
 
 STANDBY_TIMEOUT_S = 30.0
+IN_FLIGHT_S = 1.0  # statements that a server had received before it was frozen end when it continues
 TCP_USER_TIMEOUT_S = CLIENT_KEEPALIVE_OPTIONS["TCP_USER_TIMEOUT"] / 1000
 IS_SYNCHRONOUS = "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))"
 HEARTBEAT_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'awa heartbeat'"
@@ -59,21 +60,50 @@ class Failover(Fault):
     async def after(self, cluster: Cluster, old: Site) -> None:
         """Do something with the old primary, which is lost."""
 
+    async def check_unwritten(self, old: Site, since: float) -> None:
+        """Record a violation if the old primary was written since then."""
+        try:
+            async with old.connection() as connection:
+                last = await connection.fetchval(LAST_WRITE)
+        except (OSError, asyncpg.PostgresError) as error:
+            self.record.skipped = f"the old primary did not come back: {error}"
+            return
+        if last is not None and last.timestamp() > since:
+            late_s = last.timestamp() - since
+            self.record.violations.append(f"the stale primary was written {late_s:.1f} s after its return")
+
 
 class SilentFailover(Failover):
     name = "failover from a silent primary"
     what = "the primary is frozen: it accepts connections and does not answer; its standby is promoted"
 
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self._continues = self.rng.random() < 0.5
+
     async def lose(self, primary: Site) -> None:
         await asyncio.to_thread(primary.freeze)
 
     async def after(self, cluster: Cluster, old: Site) -> None:
+        if self._continues:
+            self.note("the primary continues then")
+            await self._continue(old)
+            return
         # The proxies acknowledge what is sent to the old primary. A frozen host does not, and the kernel of the client
         # then gives up its connections. New ones are still accepted, and not answered.
         await asyncio.sleep(TCP_USER_TIMEOUT_S)
         for network in cluster.networks:
             network.cut(old)
         await asyncio.sleep(MAX_RECOVERY_S - TCP_USER_TIMEOUT_S)
+
+    async def _continue(self, old: Site) -> None:
+        """Let the old primary continue when each process has noticed its silence. All sessions are still open there."""
+        await asyncio.sleep(LEADER_TIMEOUT_S + STALENESS_S)
+        await asyncio.to_thread(old.thaw)
+        await asyncio.sleep(IN_FLIGHT_S)
+        continued = time.time()
+        await asyncio.sleep(STALENESS_S)
+        await self.check_unwritten(old, continued)
 
 
 class HangingStandby(Failover):
@@ -121,12 +151,4 @@ class StalePrimary(Failover):
             for node in cluster.nodes:
                 node.network.cut()
         await asyncio.sleep(6)
-        try:
-            async with old.connection() as connection:
-                last = await connection.fetchval(LAST_WRITE)
-        except (OSError, asyncpg.PostgresError) as error:
-            self.record.skipped = f"the old primary did not come back: {error}"
-            return
-        if last is not None and last.timestamp() > returned:
-            late_s = last.timestamp() - returned
-            self.record.violations.append(f"the stale primary was written {late_s:.1f} s after its return")
+        await self.check_unwritten(old, returned)
