@@ -15,7 +15,7 @@ from tests.chaos.recovery import recoveries
 FINAL = {"completed", "failed", "cancelled"}
 MIN_OUTAGE_S = 2.0  # a shorter one costs no lease
 ALWAYS_FAIL = {"fail_always"}
-MAY_FAIL = {"once"}  # with one attempt, a job whose worker is killed has failed
+MAY_FAIL = {"once", "twice"}  # if its worker is killed, a job with one attempt has failed
 
 
 class Finding(NamedTuple):

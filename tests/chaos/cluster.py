@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
+from tests.chaos.handlers import DURABLE_QUEUE
 from tests.chaos.proxy import FaultProxy, Trap
 from tests.chaos.server import Site, SmallDisk, free_port
 from tests.processes import Process
@@ -41,8 +42,9 @@ SETTINGS = {
 }
 STOP_TIMEOUT_S = 30
 APP = "tests.chaos.handlers:app"
-WORKER = ("worker", APP, "-q", "default=20", "-q", "keyed=10", "--concurrency", "30")
+WORKER = ("worker", APP, "-q", "default=20", "-q", "keyed=10", "-q", f"{DURABLE_QUEUE}=10", "--concurrency", "30")
 LEADER = ("maintenance", APP)
+CREATE_DURABLE_QUEUE = "INSERT INTO awa.queues (name, durable_claims) VALUES ($1, true)"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,6 +210,8 @@ class Cluster:
         try:
             await asyncio.to_thread(self.primary.start)
             await migrations.migrate(Database(self.primary.postgres.url, Schema()))
+            async with self.primary.connection() as connection:
+                await connection.execute(CREATE_DURABLE_QUEUE, DURABLE_QUEUE)
             for network in self.networks:
                 await network.open()
             for node in self.nodes:

@@ -20,6 +20,7 @@ ROWS = """
 """
 # A claim commits asynchronously: the WAL writer flushes it within three of its delays of 200 ms, if the disk is fast.
 ASYNC_COMMIT_S = 2.0
+DURABLE_KINDS = {"ordered", "twice"}
 TOLD_AFTER_S = 2.0  # how long after a freeze a handler may go on until its worker has noticed that its lease is lost
 
 
@@ -89,8 +90,8 @@ class Evidence:
         self.life_of = {life.pid: life for life in self.lives}
 
     def may_have_lost_its_claim(self, start: Start) -> bool:
-        """Return whether a crash of PostgreSQL may have taken back the claim: claims commit asynchronously."""
-        return any(
+        """Return whether a crash of PostgreSQL may have taken back the claim: most claims commit asynchronously."""
+        return start.kind not in DURABLE_KINDS and any(
             began - ASYNC_COMMIT_S <= start.claimed_at <= ended
             for fault in self.faults
             for began, ended in fault.crashes

@@ -21,6 +21,7 @@ from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.in_flight import Call
 
 KEY_LIMIT = 2
+DURABLE_QUEUE = "durable"  # its claims are durable: a crash of PostgreSQL excuses nothing
 ROW_TIMEOUT_S = 2.0
 
 app = awa.App()
@@ -131,6 +132,14 @@ async def once(n: int, seconds: float) -> dict[str, str]:
         return nonce_of(nonces)
 
 
+@app.job(queue=DURABLE_QUEUE, max_attempts=2)
+async def twice(n: int, seconds: float) -> dict[str, str]:
+    """Run at most twice, also if PostgreSQL crashes."""
+    with recorded() as nonces:
+        await asyncio.sleep(seconds)
+        return nonce_of(nonces)
+
+
 @app.job
 async def snooze_first(ctx: awa.Context, n: int) -> dict[str, str]:
     with recorded() as nonces:
@@ -146,7 +155,7 @@ async def keyed(n: int, key: str, seconds: float) -> dict[str, str]:
         return nonce_of(nonces)
 
 
-@app.job(queue="keyed", concurrency_key="ordered:{key}", ordered=True)
+@app.job(queue=DURABLE_QUEUE, concurrency_key="ordered:{key}", ordered=True)
 async def ordered(n: int, key: str, seconds: float) -> dict[str, str]:
     with recorded(key=key) as nonces:
         await asyncio.sleep(seconds)

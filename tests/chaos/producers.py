@@ -140,6 +140,8 @@ class Producer:
                 new = handlers.fail_always.new(n=n)
             case "once":
                 new = handlers.once.new(n=n, seconds=rng.uniform(0, 0.5))
+            case "twice":
+                new = handlers.twice.new(n=n, seconds=rng.uniform(0, 0.5))
             case "snooze_first":
                 new = handlers.snooze_first.new(n=n)
             case "keyed":
@@ -167,6 +169,7 @@ KINDS, SHARES = zip(
         "fail_first": 1,
         "fail_always": 0.5,
         "once": 1,
+        "twice": 1,
         "snooze_first": 0.5,
         "keyed": 2,
         "ordered": 2,

@@ -105,6 +105,11 @@ BROKEN: dict[str, list[Evidence]] = {
     ],
     "max_attempts is never exceeded": [
         evidence(rows=[replace(BY_SECOND, max_attempts=1)], starts=[start(how="error"), SECOND]),
+        evidence(  # a crash does not take back a durable claim
+            rows=[replace(BY_SECOND, kind="twice", max_attempts=1)],
+            starts=[start(kind="twice", how="error"), replace(SECOND, kind="twice")],
+            faults=[fault(began=10.0, ended=10.2, healed=10.2, crashes=[(10.0, 10.1)])],
+        ),
     ],
     "an attempt that lost its lease changes nothing": [
         evidence(rows=[row(finalized_at=22.0)], starts=[start(how="killed", ended=22.0), SECOND]),
