@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         name="claim-keeps-the-lease",
         file=SQL + "claim_jobs.sql",
-        old="SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6, deadline_at",
-        new="SELECT {carried}, run_at, errors, attempt + 1, lease, $6, deadline_at",
+        old="SELECT {carried}, run_at, errors, attempt + 1, lease + 1, $6,",
+        new="SELECT {carried}, run_at, errors, attempt + 1, lease, $6,",
         tests=(INTEGRATION + "test_claim.py::TestClaimedRow",),
     ),
     Mutant(
