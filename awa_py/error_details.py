@@ -11,7 +11,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
-from awa_py.text import cause_of, clean_text, error_text
+from awa_py.text import cause_of, class_name, clean_text, error_text
 
 MAX_TRACEBACK_CHARACTERS = 4000
 MAX_FRAMES = 16  # of each exception, the innermost
@@ -100,4 +100,4 @@ def _headline(error: BaseException) -> str:
 
 def _class_path(error: BaseException) -> str:
     """Return the dotted path of an exception's class: `builtins.ValueError`."""
-    return f"{type(error).__module__}.{type(error).__qualname__}"
+    return f"{class_name(error, '__module__')}.{class_name(error, '__qualname__')}"

@@ -12,6 +12,8 @@ _URL_PASSWORD = re.compile(r"(//(?!user:password@)[^:/@\s]*:)\S*@")
 _PASSWORD_PARAMETER = re.compile(r"(password=)[^\s&]+", re.IGNORECASE)
 _DURATION_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _DATA_EXCEPTION = "22"  # the SQLSTATE class
+MAX_LOGGED_CHARACTERS = 20_000
+MAX_LOGGED_FRAMES = 20
 _MIN_UNITS = 2  # 90 minutes are "90m", not "1h"
 
 
@@ -53,6 +55,11 @@ def escape(text: str) -> str:
     return _CONTROL.sub(_escape_character, text)
 
 
+def escape_json(text: str) -> str:
+    """Return JSON with such characters as escapes of JSON. Line breaks of its layout stay."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
 def describe_chain(error: BaseException, limit: int = 4000) -> str:
     """Return an error and its chain of causes, the outermost first."""
     parts: list[str] = []
@@ -61,7 +68,8 @@ def describe_chain(error: BaseException, limit: int = 4000) -> str:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         text = error_text(current)
-        parts.append(f"{type(current).__name__}: {text}" if text else type(current).__name__)
+        name = class_name(current)
+        parts.append(f"{name}: {text}" if text else name)
         current = cause_of(current)
     return clean_text(" ← ".join(parts), limit)
 
@@ -83,7 +91,7 @@ def describe(error: BaseException) -> str:
         text = str(error.args[0])
         if state.startswith(_DATA_EXCEPTION):
             text = re.sub(r'"[^"]*"', '"…"', text.partition(":")[0])
-    return redact(" ".join(text.split()) or type(error).__name__)
+    return redact(" ".join(text.split()) or class_name(error))
 
 
 def redact(text: str) -> str:
@@ -100,8 +108,35 @@ def error_text(error: BaseException) -> str:
     """Return the message of an error."""
     try:
         return str(error)
-    except Exception as failure:  # a broken __str__ must not hide the error
-        return f"(its message cannot be shown: __str__ raised {type(failure).__name__})"
+    except BaseException as failure:  # even KeyboardInterrupt: a broken __str__ must neither hide the error nor stop us
+        return f"(its message cannot be shown: __str__ raised {class_name(failure)})"
+
+
+def class_name(value: object, attribute: str = "__name__") -> str:
+    """Return the name of a value's class, even if its metaclass is broken."""
+    return str(type.__dict__[attribute].__get__(type(value)))
+
+
+class HandlerError(Exception):
+    """Logged instead of an exception that cannot be logged, or whose text is too long."""
+
+
+def loggable(error: BaseException | None) -> BaseException | None:
+    """Return the error; or one with its innermost frames and a bounded text, if logging it would fail or be too long.
+
+    The classes of exceptions are code of their own: formatting one may raise anything, e.g. KeyboardInterrupt.
+    """
+    if error is None:
+        return None
+    try:
+        if sum(map(len, traceback.format_exception(error))) <= MAX_LOGGED_CHARACTERS:
+            return error
+        text, frames = describe_chain(error), error.__traceback__
+    except BaseException as failure:
+        text, frames = f"{class_name(error)} (it cannot be shown: {class_name(failure)})", None
+    while frames is not None and sum(1 for _ in traceback.walk_tb(frames)) > MAX_LOGGED_FRAMES:
+        frames = frames.tb_next
+    return HandlerError(text).with_traceback(frames)
 
 
 def _escape_character(found: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
 from awa_py.errors import AwaError
-from awa_py.text import describe, redact
+from awa_py.text import describe, escape, redact
 
 INTERRUPTED = 130
 _SCHEMA_ERRORS = (
@@ -48,5 +48,5 @@ def report_errors() -> Iterator[None]:
 
 def fail(sentence: str) -> NoReturn:
     """Print the sentence on standard error and exit with code 1."""
-    typer.echo(f"awa: {redact(sentence)}", err=True)
+    typer.echo(f"awa: {escape(redact(sentence))}", err=True)
     raise typer.Exit(1)

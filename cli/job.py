@@ -15,7 +15,7 @@ from awa_py.observability.history import Event
 from awa_py.store import bulk
 from awa_py.store import jobs as store
 from awa_py.store.bulk import CANCEL, DELETE
-from awa_py.text import count
+from awa_py.text import count, escape
 
 from .bulk import JobSelection, run_operation, selects_jobs
 from .decorators import command
@@ -188,7 +188,7 @@ def _event_row(event: Event, after_s: float | None, now: datetime) -> Row:
     """Return a row that fits 80 columns."""
     return {
         "when (UTC)": Text(f"{event.at.astimezone(UTC):%m-%d %H:%M:%S.%f}"[:-3]),
-        "event": Text(event.event, style="dim" if event.at > now else EVENT_STYLES.get(event.event, "")),
+        "event": Text(escape(event.event), style="dim" if event.at > now else EVENT_STYLES.get(event.event, "")),
         "after": Text("" if after_s is None else approximate(after_s), justify="right"),
         "attempt": event.attempt,
         "worker": Text("" if event.worker_id is None else str(event.worker_id)[:8]),
@@ -242,7 +242,6 @@ def _last_error(job: Job) -> str:
 
 
 def _fields(job: Job, now: datetime) -> Fields:
-    progress = job.progress or {}
     return {
         "id": job.id,
         "kind": job.kind,
@@ -262,9 +261,9 @@ def _fields(job: Job, now: datetime) -> Fields:
         "cancel requested": timestamp(job.cancel_requested_at, now),
         "worker": None if job.worker_id is None else str(job.worker_id),
         "lease": job.lease,
-        "progress": f"{progress['fraction']:.0%} {progress.get('message', '')}" if "fraction" in progress else None,
+        "progress": _progress(job.progress),
         "result": compact_json(job.result) if job.state is State.COMPLETED else None,
-        "tags": ", ".join(job.tags),
+        "tags": ", ".join(map(str, job.tags)),
         "metadata": compact_json(job.metadata) if job.metadata else None,
         "unique key": job.unique_key,
         "concurrency key": job.concurrency_key,
@@ -276,6 +275,17 @@ def _fields(job: Job, now: datetime) -> Fields:
     }
 
 
+def _progress(progress: Any) -> str | None:
+    """Return the progress as a percentage with its message, or as it is if awa did not write it."""
+    match progress:
+        case None:
+            return None
+        case {"fraction": int() | float() as fraction}:
+            return f"{fraction:.0%} {progress.get('message', '')}"
+        case _:
+            return compact_json(progress)
+
+
 def _error_line(error: Mapping[str, Any]) -> str:
     worker = f" on {error['worker']}" if "worker" in error else ""
     return f"{error.get('at', '')} attempt {error.get('attempt')}{worker}: {error.get('error')}"
@@ -284,7 +294,8 @@ def _error_line(error: Mapping[str, Any]) -> str:
 def _traceback_lines(error: Mapping[str, Any]) -> list[str]:
     """Return the lines of an error's traceback, and of those of its parts."""
     lines = str(error.get("traceback", "")).splitlines()
-    parts = error.get("parts", [])
+    found = error.get("parts")
+    parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
     for number, part in enumerate(parts, start=1):
         lines.append(f"part {number} of {len(parts)}:")
         lines += (f"  {line}" for line in str(part.get("traceback", "")).splitlines())

@@ -8,12 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from awa_py.observability.logs import FIELDS, JobFilter
+from awa_py.text import escape, escape_json
 
 from . import journal
 
 # The attributes of every record. All others come from the logging call (`extra`) or from the filter.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "job"}
 _FIELD_NAMES = {"job_kind": "kind"}
+INDENT = "  "
 
 
 class LogFormat(StrEnum):
@@ -37,6 +39,10 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
+    def format(self, record: logging.LogRecord) -> str:
+        # Further lines are indented: a message of a handler must not look like another record.
+        return escape(super().format(record)).replace("\n", f"\n{INDENT}")
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = super().formatMessage(record)
         job = getattr(record, "job", "")
@@ -56,7 +62,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)
+        return escape_json(json.dumps(entry, ensure_ascii=False, default=str))
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

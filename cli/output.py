@@ -1,6 +1,7 @@
 """The output of commands: tables and fields as text, with colours on a terminal, or JSON."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from rich.text import Text
 from awa_py import durations
 from awa_py.model.job import State
 from awa_py.store.schedules import NEVER
-from awa_py.text import relative_time
+from awa_py.text import escape, escape_json, relative_time
 
 Cell = str | int | Text | None
 Row = Mapping[str, Cell]
@@ -24,6 +25,7 @@ Fields = Mapping[str, Cell | list[str]]
 
 PIPE_COLUMNS = 4096  # do not cut the output to a pipe
 GAP = 2
+MAX_JSON_DEPTH = 100  # an argument may be nested as deeply as PostgreSQL's stack allows
 MIN_COLUMN_WIDTH = 8
 SPARKS, ASCII_SPARKS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
@@ -47,7 +49,7 @@ def console() -> Console:
 
 def say(sentence: str) -> None:
     """Print a line of text."""
-    console().print(Text(_printable(sentence)), soft_wrap=True)
+    console().print(Text(escape(sentence)), soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:
@@ -60,8 +62,7 @@ def show(renderable: RenderableType) -> None:
 
 def print_json(value: Any, *, compact: bool = False) -> None:
     """Print JSON. Dataclasses become objects, times are ISO 8601, durations are e.g. "1h30m"."""
-    text = json.dumps(_jsonable(value), indent=None if compact else 2, ensure_ascii=False)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(_json_text(value, indent=None if compact else 2) + "\n")
 
 
 def print_table(rows: Sequence[Row], *, empty: str) -> None:
@@ -115,10 +116,10 @@ def state_text(state: State) -> Text:
 
 
 def plain_text(value: Cell) -> Text:
-    """Return a value as text without control characters."""
+    """Return a value as text with control characters as escapes: the content of a job must not control the terminal."""
     if isinstance(value, Text):
         return value
-    return Text("" if value is None else _printable(str(value)))
+    return Text("" if value is None else escape(str(value)))
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
@@ -167,16 +168,15 @@ def sparkline(values: Sequence[float], *, ascii_only: bool = False) -> str:
 
 
 def compact_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return _json_text(value)
+
+
+def _json_text(value: Any, indent: int | None = None) -> str:
+    return escape_json(json.dumps(_jsonable(value), indent=indent, ensure_ascii=False))
 
 
 def _on_one_line(value: Cell) -> Text:
     return plain_text(" ".join(value.split()) if isinstance(value, str) else value)
-
-
-def _printable(text: str) -> str:
-    """Replace control characters: the content of a job must not control the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _fit_widths(natural: Sequence[int], flexible: Sequence[bool], numeric: Sequence[bool], width: int) -> list[int]:
@@ -194,14 +194,18 @@ def _fit_widths(natural: Sequence[int], flexible: Sequence[bool], numeric: Seque
     return widths
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: Any, depth: int = 0) -> Any:
+    if depth > MAX_JSON_DEPTH:
+        return "…"
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _jsonable(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _jsonable(getattr(value, field.name), depth + 1) for field in fields(value)}
     match value:
         case dict():
-            return {str(key): _jsonable(each) for key, each in value.items()}
+            return {str(key): _jsonable(each, depth + 1) for key, each in value.items()}
         case list() | tuple():
-            return [_jsonable(each) for each in value]
+            return [_jsonable(each, depth + 1) for each in value]
+        case float() if not math.isfinite(value):  # not JSON; PostgreSQL stores larger numbers than Python
+            return str(value)
         case datetime():
             return "infinity" if value == NEVER else value.isoformat()
         case timedelta():

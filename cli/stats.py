@@ -29,7 +29,20 @@ from awa_py.text import count
 
 from .environment import Environment
 from .leader import NO_LEADER
-from .output import Row, ago, approximate, console, group, print_json, say, show, sparkline, state_text, table
+from .output import (
+    Row,
+    ago,
+    approximate,
+    console,
+    group,
+    plain_text,
+    print_json,
+    say,
+    show,
+    sparkline,
+    state_text,
+    table,
+)
 from .parsing import JsonOption, parse_duration
 from .queue_output import queue_rows
 
@@ -115,7 +128,7 @@ class Overview:
         parts: list[RenderableType] = [table(states, width)]
         if self.queues:
             parts.append(table(queue_rows(self.queues, self.now), width))
-        return group(*parts, Text("\n".join(lines)))
+        return group(*parts, plain_text("\n".join(lines)))
 
 
 async def _show_overview(env: Environment, *, watch: bool, as_json: bool) -> None:

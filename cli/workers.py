@@ -11,7 +11,7 @@ from awa_py.observability import worker_lookup
 from awa_py.store import workers as store
 from awa_py.store.session import Session
 from awa_py.store.workers import WorkerRow
-from awa_py.text import short_duration
+from awa_py.text import escape, short_duration
 
 from .decorators import command, default_command
 from .environment import Environment
@@ -87,7 +87,7 @@ async def _list_workers(session: Session, env: Environment) -> list[WorkerRow]:
 def _row(worker: WorkerRow, now: datetime) -> Row:
     shares = (f"{queue} {share['slots']}/{share['max_workers']}" for queue, share in worker.slots.items())
     return {
-        "worker": Text(worker.label or str(worker.id)[:8]),
+        "worker": Text(escape(worker.label or str(worker.id)[:8])),
         "host": f"{worker.hostname}:{worker.pid}",
         "version": worker.version,
         "queues": ", ".join(worker.queues),

@@ -20,7 +20,8 @@ GRANT SELECT ON awa.schema_version TO "awa_producer";
 -- The reader reads rows, and calls the functions that only read.
 GRANT SELECT ON ALL TABLES IN SCHEMA "awa" TO "awa_reader";
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA "awa" TO "awa_reader";
-GRANT EXECUTE ON FUNCTION awa.get_jobs, awa.leader_lock_holders, awa.running_of_queue, awa.running_with_key
+GRANT EXECUTE ON FUNCTION awa.get_jobs, awa.leader_lock_holders, awa.readable_duration, awa.readable_time,
+    awa.running_of_queue, awa.running_with_key
     TO "awa_reader";
 
 -- The partitions of the next days.

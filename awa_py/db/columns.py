@@ -4,7 +4,7 @@ SQL files, those of the schema too, write placeholders instead of lists, so that
 and one column in `schema/0001_baseline/02_job_tables.sql`:
 
 - `{job}`: the columns of the view `awa.jobs`, which are the fields of `Job`
-- `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter
+- `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter, and with readable times
 - `{carried}`: the columns that a job takes unchanged from one table to the next
 - `{carried without rescues, progress}`: the same except some that the statement sets itself
 - `{stable plans}`: the settings of functions that read tables, so that the caller's settings do not change their plans
@@ -18,6 +18,11 @@ from awa_py.model.job import Job
 
 JOB = tuple(field.name for field in fields(Job) if field.name != "is_new")
 JSON_COLUMNS = ("args", "errors", "progress", "result", "metadata")
+_SHOWN = {
+    **dict.fromkeys(JSON_COLUMNS, "{name}::pg_catalog.text"),
+    **{name: "awa.readable_time({name})" for name in JOB if name.endswith("_at")},
+    "timeout": "awa.readable_duration(timeout)",
+}
 
 # The columns that a transition changes, or that not every table has: each statement writes them itself.
 _NOT_CARRIED = (
@@ -36,7 +41,8 @@ def fill_placeholders(sql: str) -> str:
         sql.replace("{carried}", ", ".join(CARRIED))
         .replace("{job}", ", ".join(JOB))
         .replace(
-            "{shown}", ", ".join(f"{name}::pg_catalog.text AS {name}" if name in JSON_COLUMNS else name for name in JOB)
+            "{shown}",
+            ", ".join(f"{_SHOWN[name].format(name=name)} AS {name}" if name in _SHOWN else name for name in JOB),
         )
         .replace("{stable plans}", STABLE_PLANS)
     )

@@ -25,6 +25,9 @@ CONNECTION_LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     StaleServer,
 )
+# A statement met a value that it cannot work with: in a row, which the statement meets again each time. The last one is
+# asyncpg's error for a time outside of Python's calendar.
+INVALID_DATA = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, OverflowError)
 # The server rejected the login. A retry gets the same answer until the configuration changes.
 CONNECTION_REFUSED = (
     asyncpg.InvalidAuthorizationSpecificationError,

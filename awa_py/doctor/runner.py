@@ -52,6 +52,7 @@ CHECKS = (
     Check("work", "queues", work.check_queues),
     Check("work", "kinds", work.check_kinds),
     Check("work", "schedules", work.check_schedules),
+    Check("work", "rows", work.check_invalid),
 )
 
 

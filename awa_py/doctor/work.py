@@ -7,7 +7,7 @@ from awa_py.doctor.context import CheckContext
 from awa_py.doctor.finding import Findings
 from awa_py.errors import InvalidSchedule
 from awa_py.model.schedule import Schedule
-from awa_py.store import backlog, schedules
+from awa_py.store import backlog, invalid_jobs, schedules
 from awa_py.store.backlog import WaitingQueue
 from awa_py.store.schedules import ScheduleRow
 from awa_py.store.workers import WorkerHeartbeat, list_heartbeats
@@ -19,6 +19,7 @@ HEAD_JOBS = 25  # jobs of each queue and priority whose kinds are checked
 LATE = timedelta(seconds=60)
 THROTTLES = 5  # in a row
 LONG_WAIT_S = 300.0
+ENDED_JOBS_READ = 1_000
 DEFAULT_QUEUE = "default"
 
 
@@ -66,6 +67,19 @@ async def check_kinds(context: CheckContext, findings: Findings) -> None:
             "Deploy a worker whose app has this kind; or enqueue under the right name, and `awa job cancel` these.",
         )
     findings.ok("every waiting kind has a handler")
+
+
+async def check_invalid(context: CheckContext, findings: Findings) -> None:
+    """Check that no job failed recently because of the values in its row."""
+    invalid = await invalid_jobs.count_invalid_jobs(context.session, limit=ENDED_JOBS_READ)
+    if invalid:
+        findings.warning(
+            None,
+            f"{invalid} of the last failed jobs had values in their rows that awa cannot work with.",
+            "`awa job list --state failed` shows them, and `awa job show ID` the rules that they break. Find out what "
+            "wrote them; check `objects` reports constraints that are missing.",
+        )
+    findings.ok("no job failed because of its row")
 
 
 async def check_schedules(context: CheckContext, findings: Findings) -> None:

@@ -14,10 +14,11 @@ import asyncpg
 from awa_py.background import LoopThread, cancel_and_wait, wait_for_event
 from awa_py.db import migrations
 from awa_py.db.database import Database
-from awa_py.db.errors import CONNECTION_LOST, translate_permission_errors
+from awa_py.db.errors import CONNECTION_LOST, INVALID_DATA, translate_permission_errors
 from awa_py.db.listener import NotificationReader, Topic
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.errors import NotPermitted, SchemaError
+from awa_py.invalid_jobs import InvalidJobs
 from awa_py.maintenance.cron import sync
 from awa_py.maintenance.loop import MaintenanceLoop
 from awa_py.maintenance.queue_gauges import QueueGauges
@@ -66,6 +67,7 @@ class Candidate:
         self._leader_resigned = asyncio.Event()
         self._loop: MaintenanceLoop | None = None
         self._problem: str | None = "not taking part in the election: the database has not been reached yet"
+        self._invalid_jobs = InvalidJobs(metrics, silence=settings.heartbeat_staleness)
         self._log_throttle = LogThrottle(logger)
         self.is_leader = False
 
@@ -77,7 +79,12 @@ class Candidate:
         """Return its state for the health pages. Thread-safe."""
         reason = self._connection.problem
         problem = f"{self._problem}: {reason}" if self._problem and reason else self._problem
-        return [HealthCheck("leadership", problem, {"leading": self.is_leader})]
+        loop = self._loop
+        return [
+            HealthCheck("leadership", problem, {"leading": self.is_leader}),
+            *(loop.checks() if loop is not None else ()),
+            self._invalid_jobs.check(),
+        ]
 
     def start(self) -> None:
         """Take part in the election in a thread of its own."""
@@ -112,7 +119,7 @@ class Candidate:
                     self._problem = f"the session for the election was lost: {describe(error)}"
                     message = "the session for the election was lost, connecting again: %s"
                     self._log_throttle.log(logging.WARNING, "lost", message, describe(error))
-                except (SchemaError, NotPermitted, asyncpg.PostgresError) as error:
+                except (SchemaError, NotPermitted, *INVALID_DATA, asyncpg.PostgresError) as error:
                     self._problem = f"cannot take part in the election: {describe(error)}"
                     message = "cannot take part in the election: %s"
                     self._log_throttle.log(logging.ERROR, "refused", message, describe(error))
@@ -161,7 +168,9 @@ class Candidate:
             self._log_throttle.log(logging.ERROR, "foreign", "%s", self._problem)
 
     async def _lead(self, session: Session) -> None:
-        tasks = all_tasks(self._settings, self._schedules, self._metrics, watch=Watch())
+        tasks = all_tasks(
+            self._settings, self._schedules, self._metrics, watch=Watch(), invalid_jobs=self._invalid_jobs
+        )
         loop = self._loop = MaintenanceLoop(tasks, self._metrics, batch_timeout_s=self._answer_timeout_s)
         session.connection.add_termination_listener(lambda _: loop.handle_session_end())
         try:

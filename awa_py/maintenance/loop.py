@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 import asyncpg
 
 from awa_py.background import wait_for_event
-from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.errors import CONNECTION_LOST, INVALID_DATA
 from awa_py.maintenance.task import Task, TaskResult
+from awa_py.observability.checks import HealthCheck
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.observability.tracing import task_span
@@ -35,11 +37,17 @@ class MaintenanceLoop:
     """Runs each task when it is due. Tasks take turns batch by batch, so that none delays the others for long."""
 
     def __init__(self, tasks: Sequence[Task], metrics: Metrics, *, batch_timeout_s: float) -> None:
-        self._entries = [_Entry(task) for task in tasks]
+        self._entries = [_Entry(task, math.inf if task.only_after_invalid_data else 0.0) for task in tasks]
+        self._problems: dict[str, str] = {}  # by task: why its last batch failed
         self._metrics = metrics
         self._batch_timeout_s = batch_timeout_s
         self._wake = asyncio.Event()
         self._log_throttle = LogThrottle(logger)
+
+    def checks(self) -> list[HealthCheck]:
+        """Return whether the tasks work. Thread-safe."""
+        problems = [f"{task} fails: {error}" for task, error in list(self._problems.items())]
+        return [HealthCheck("maintenance", "; ".join(problems) or None, required=False)]
 
     def handle_notification(self, topic: str) -> None:
         """Make the tasks due that wait for this topic."""
@@ -80,6 +88,8 @@ class MaintenanceLoop:
             return
         if result.has_more:
             entry.due_at = ended_at
+        elif entry.task.only_after_invalid_data:
+            entry.due_at = math.inf
         elif entry.woken:
             entry.due_at = entry.earliest_at
         else:
@@ -87,6 +97,12 @@ class MaintenanceLoop:
             if result.next_due_s is not None:
                 pause_s = min(pause_s, max(0.0, result.next_due_s))
             entry.due_at = max(ended_at + pause_s, entry.earliest_at)
+
+    def _isolate_rows(self, failed: Task) -> None:
+        """Run the tasks that discard invalid rows, unless one of them failed itself."""
+        for entry in self._entries:
+            if entry.task.only_after_invalid_data and entry.task is not failed:
+                entry.due_at = 0.0
 
     async def _try_batch(self, task: Task, session: Session) -> TaskResult:
         """Run one batch. Log and count its error; raise only if the session is lost."""
@@ -99,13 +115,18 @@ class MaintenanceLoop:
             self._metrics.task_errors.labels(task.name).inc()
             message = "%s took longer than a statement may, trying again later"
             self._log_throttle.log(logging.WARNING, ("slow", task.name), message, task.name)
+            self._problems[task.name] = "it took longer than a statement may"
             return TaskResult()
         except Exception as error:
             self._metrics.task_errors.labels(task.name).inc()
             message = "%s failed, trying again later: %s\n%s"
             values = (task.name, describe(error), format_frames(error))
             self._log_throttle.log(logging.ERROR, ("failed", task.name), message, *values)
+            self._problems[task.name] = describe(error)
+            if isinstance(error, INVALID_DATA):
+                self._isolate_rows(task)
             return TaskResult()
+        self._problems.pop(task.name, None)
         self._metrics.task_runs.labels(task.name).inc()
         self._metrics.task_rows.labels(task.name).inc(result.rows_changed)
         if result.rows_changed:

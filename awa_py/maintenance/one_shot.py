@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import cast
 
+from awa_py.db.errors import INVALID_DATA
 from awa_py.errors import ConfigError
 from awa_py.maintenance.reports import (
     AgingReport,
     CleanupReport,
     CronReport,
     CronSyncReport,
+    InvalidReport,
     PromoteReport,
     RebalanceReport,
     RescueReport,
@@ -34,11 +36,18 @@ class Maintenance:
         self._open_session = open_session
 
     async def run(self, task: str) -> TaskReport:
-        """Run a task by its name, as in `awa maintenance --once TASK`."""
+        """Run a task by its name, as in `awa maintenance --once TASK`.
+
+        If rows of jobs break it, fail these jobs and run it again.
+        """
         if task not in self._tasks:
             raise ConfigError(f'unknown task "{task}": use one of {", ".join(self._tasks)}')
         async with self._open_session() as session:
-            return await run_once(self._tasks[task], session)
+            try:
+                return await run_once(self._tasks[task], session)
+            except INVALID_DATA:
+                await run_once(self._tasks["invalid"], session)
+                return await run_once(self._tasks[task], session)
 
     async def promote(self) -> PromoteReport:
         """Make due jobs available."""
@@ -75,6 +84,10 @@ class Maintenance:
     async def unserved(self) -> UnservedReport:
         """Add an error to due jobs whose kind no live worker has a handler for."""
         return cast(UnservedReport, await self.run("unserved"))
+
+    async def invalid(self) -> InvalidReport:
+        """Fail jobs whose row has values that awa cannot work with."""
+        return cast(InvalidReport, await self.run("invalid"))
 
     async def rebalance(self) -> RebalanceReport:
         """Split the slots of queues with `max_workers` over the live workers."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from awa_py.store.backlog import UnservedKind
+from awa_py.store.invalid_jobs import InvalidJob
 from awa_py.store.maintenance import RescuedJob
 from awa_py.text import count
 
@@ -108,6 +109,13 @@ class UnservedReport(TaskReport):
 
     def _each_count(self) -> Iterator[tuple[str, int]]:
         yield "unserved_jobs", sum(kind.jobs for kind in self.unserved_kinds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidReport(TaskReport):
+    """Jobs that failed because their row has values that awa cannot work with."""
+
+    invalid_jobs: tuple[InvalidJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ class Task:
     run: Callable[[Session], Awaitable[TaskResult]]
     wake_topic: Topic | None = None
     only_if_idle: bool = False  # run it only if no other task ran for an interval
+    only_after_invalid_data: bool = False  # run it only after a task failed because of a row
     log_level: int = DEBUG  # of a line with the counts of what a batch changed
 
 

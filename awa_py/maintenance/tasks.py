@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from logging import INFO
 
 from awa_py.db.listener import Topic
+from awa_py.invalid_jobs import InvalidJobs
 from awa_py.maintenance.aging import Aging
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
+from awa_py.maintenance.invalid import Invalid
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rebalance import Rebalance
 from awa_py.maintenance.rescue import Watch, rescue_gone, rescue_overdue, rescue_stale
@@ -22,10 +25,16 @@ from awa_py.store.session import Session
 
 
 def all_tasks(
-    settings: Settings, schedules: Sequence[CronDefinition], metrics: Metrics, *, watch: Watch | None = None
+    settings: Settings,
+    schedules: Sequence[CronDefinition],
+    metrics: Metrics,
+    *,
+    watch: Watch | None = None,
+    invalid_jobs: InvalidJobs | None = None,
 ) -> list[Task]:
     """Return the leader's tasks, in the order of their first run. Without a watch, rescues wait for nothing."""
     staleness = settings.heartbeat_staleness
+    invalid = Invalid(invalid_jobs or InvalidJobs(metrics, silence=staleness))
     rescue_interval = settings.heartbeat_rescue_interval
     stale = partial(rescue_stale, staleness=staleness, interval=rescue_interval, metrics=metrics, watch=watch)
     gone = partial(rescue_gone, gone_after=settings.gone_after, metrics=metrics)
@@ -55,6 +64,7 @@ def all_tasks(
         Task(name="unserved", interval=settings.unserved_interval, run=unserved.run),
         Task(name="rebalance", interval=settings.rebalance_interval, run=rebalance.run, wake_topic=Topic.QUEUES),
         Task(name="rollup", interval=settings.rollup_interval, run=rollup.run),
+        Task(name="invalid", interval=timedelta.max, run=invalid.run, only_after_invalid_data=True, log_level=INFO),
     ]
 
 

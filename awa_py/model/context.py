@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from datetime import timedelta
@@ -94,10 +95,14 @@ class Context:
         await self._stop_requested.wait()
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Report the progress of the job, from 0 to 1. It is visible within about a second."""
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"progress is a number from 0 to 1, not {fraction!r}")
-        self._report(json.dumps({"fraction": fraction, "message": clean_text(message)}))
+        """Report the progress of the job, from 0 to 1. It is visible within about a second.
+
+        A fraction above 1 counts as 1 and one below 0 as 0: an estimate that is a little off must not fail the job.
+        """
+        if math.isnan(fraction):
+            raise ValueError("progress is a number from 0 to 1, not NaN")
+        clamped = min(max(float(fraction), 0.0), 1.0)
+        self._report(json.dumps({"fraction": clamped, "message": clean_text(str(message))}))
 
     def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> Awaitable[None]:
         """Wait for tokens of a rate limit: `await ctx.rate_limit("gh")`, or in a thread `ctx.rate_limit("gh")`.

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -40,7 +40,7 @@ class _Error:
 
 def history(job: Job, recorded: Sequence[EventRow]) -> list[Event]:
     """Return the job's events in order. A due time in the future comes last."""
-    errors = list(map(_error, job.errors))
+    errors = [error for entry in job.errors if (error := _error(entry)) is not None]
     events = [*_from_row(job, errors), *_from_events(job, recorded, errors)]
     events += [
         Event(
@@ -128,10 +128,16 @@ def _pop_nearest(errors: list[_Error], row: EventRow) -> _Error | None:
     return nearest
 
 
-def _error(entry: dict[str, Any]) -> _Error:
+def _error(entry: dict[str, Any]) -> _Error | None:
+    """Return an entry of the job's errors, or None if it has no readable time: awa did not write it."""
+    try:
+        at = datetime.fromisoformat(entry["at"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    attempt = entry.get("attempt")
     return _Error(
-        at=datetime.fromisoformat(entry["at"]),
-        attempt=int(entry.get("attempt") or 0),
+        at=at if at.tzinfo else at.replace(tzinfo=UTC),
+        attempt=attempt if isinstance(attempt, int) else 0,
         text=str(entry.get("error", "")),
         rescued=entry.get("rescued") is True,
     )

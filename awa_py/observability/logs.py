@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from awa_py.text import short_duration
+from awa_py.text import loggable, short_duration
 
 FIELDS = ("job_id", "job_kind", "queue", "attempt", "jobs", "worker")
 FIRST_PAUSE_S = 10.0
@@ -110,9 +110,9 @@ class LogThrottle:
         """Write the line, or hold it back if a line with this key was written recently."""
         line = _Line(level, message, values, exc_info, extra)
         if self._is_due(key, line):
-            self._logger.log(level, message, *values, exc_info=exc_info, extra=extra, stacklevel=2)
-        else:
-            self._logger.debug(message, *values, exc_info=exc_info, extra=extra, stacklevel=2)
+            self._logger.log(level, message, *values, exc_info=loggable(exc_info), extra=extra, stacklevel=2)
+        elif self._logger.isEnabledFor(logging.DEBUG):
+            self._logger.debug(message, *values, exc_info=loggable(exc_info), extra=extra, stacklevel=2)
 
     def close(self) -> None:
         """Write all lines that are held back."""
@@ -158,4 +158,4 @@ class LogThrottle:
         message, values = line.message, line.values
         if notes:
             message, values = f"{message} (%s)", (*values, ", ".join(notes))
-        self._logger.log(line.level, message, *values, exc_info=line.exc_info, extra=line.extra)
+        self._logger.log(line.level, message, *values, exc_info=loggable(line.exc_info), extra=line.extra)

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     ASKED = "asked"  # the handler raised or returned awa.Retry or awa.Fail
     LOST = "lost"  # the worker died
     EXPIRED = "expired"  # the deadline passed before the attempt started
+    INVALID = "invalid"  # the row has values that awa cannot work with
 
 
 @dataclass(frozen=True, slots=True)

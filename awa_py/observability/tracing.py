@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from awa_py.model.job import JobSpec, NewJob
 from awa_py.model.outcomes import Outcome
+from awa_py.text import class_name
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
@@ -94,7 +95,7 @@ class Tracer:
         if isinstance(result, Outcome):
             span.set_attribute("awa.job.outcome", type(result).__name__.lower())
         if is_error:
-            span.set_attribute("error.type", type(result).__qualname__)
+            span.set_attribute("error.type", class_name(result, "__qualname__"))
             span.set_status(self._trace.StatusCode.ERROR)
 
 

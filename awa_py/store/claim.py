@@ -10,12 +10,14 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from awa_py.db.errors import INVALID_DATA
 from awa_py.db.types import Record
 from awa_py.model.job import Job, State
 from awa_py.store.election import lock_key
-from awa_py.store.finish import release_jobs
+from awa_py.store.finish import discard_jobs, release_jobs
 from awa_py.store.rows import job_from
 from awa_py.store.session import Session
+from awa_py.text import describe
 
 PRIORITIES = (1, 2, 3, 4)
 
@@ -131,12 +133,29 @@ async def release_orphans(session: Session, *, worker_id: UUID, known: Set[tuple
     held = await session.fetch("list_held_leases", worker_id)
     orphans = [row for row in held if (row["id"], row["lease"]) not in known]
     ids, leases = [row["id"] for row in orphans], [row["lease"] for row in orphans]
-    return len(await release_jobs(session, worker_id, ids, leases))
+    try:
+        return len(await release_jobs(session, worker_id, ids, leases))
+    except INVALID_DATA:
+        return sum([await _release_or_discard(session, worker_id, *each) for each in zip(ids, leases, strict=True)])
+
+
+async def _release_or_discard(session: Session, worker_id: UUID, job_id: int, lease: int) -> int:
+    """Release a job, or fail it if its row breaks a rule of the table of available jobs. Return how many changed."""
+    try:
+        return len(await release_jobs(session, worker_id, [job_id], [lease]))
+    except INVALID_DATA as error:
+        text = f"the row has values that awa cannot work with: {describe(error)}"
+        return len(await discard_jobs(session, worker_id, [job_id], [lease], [State.FAILED], [text], [None]))
 
 
 async def queues_with_work(session: Session, *, queues: Sequence[str], kinds: Sequence[str]) -> set[str]:
     """Return the queues that have available jobs of these kinds."""
     return {row["queue"] for row in await session.fetch("has_ready_jobs", queues, kinds)}
+
+
+def is_readable(row: Record) -> bool:
+    """Return whether a claimed row of a kind that asks for details has them. Otherwise Python cannot read them."""
+    return row["details"] is not None
 
 
 def claimed_job(row: Record) -> Job:
@@ -148,5 +167,6 @@ def claimed_job(row: Record) -> Job:
 
 def claimed_metadata(row: Record) -> str | None:
     """Return the metadata of a claimed row with details, as JSON."""
-    metadata: str | None = row["details"]["metadata"]
+    details = row["details"]
+    metadata: str | None = None if details is None else details["metadata"]
     return metadata

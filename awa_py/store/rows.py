@@ -1,4 +1,4 @@
-"""Convert rows to jobs."""
+"""Convert rows to jobs, whatever the rows contain: an operator must be able to look at each of them."""
 
 import json
 from collections.abc import Mapping
@@ -16,9 +16,24 @@ def job_from(row: Record | Mapping[str, Any], state: State | None = None) -> Job
     values = {name: value for name, value in row.items() if name in _FIELDS}
     values["state"] = state or State(row["state"])
     for column in JSON_COLUMNS:
-        text = values.get(column)
-        values[column] = None if text is None else json.loads(text)
-    values["errors"] = values["errors"] or []
+        values[column] = load_json(values.get(column))
+    values["errors"] = _entries(values["errors"])
     values["metadata"] = values["metadata"] or {}
     values["tags"] = values["tags"] or []
     return Job(**values)
+
+
+def load_json(text: str | None) -> Any:
+    """Return the value, or the text itself if Python cannot represent it: nested too deeply, or a number too long."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _entries(errors: Any) -> list[dict[str, Any]]:
+    """Return the errors as a list of objects. What is something else becomes the text of an error."""
+    entries = errors if isinstance(errors, list) else [errors] if errors is not None else []
+    return [entry if isinstance(entry, dict) else {"error": json.dumps(entry)} for entry in entries]

@@ -21,7 +21,7 @@ from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics, Reason
 from awa_py.store import heartbeat
 from awa_py.store.session import Session
-from awa_py.text import clean_text, describe, format_frames, ordinal
+from awa_py.text import class_name, clean_text, describe, format_frames, ordinal
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.event_log import EventLog
 from awa_py.worker.in_flight import InFlightJobs
@@ -275,7 +275,7 @@ class Completer:
         exception: BaseException | None = None,
     ) -> None:
         """Log a line about a job, throttled with others of the same topic, kind of job and class of error."""
-        key = (topic, job.kind, type(exception).__name__)
+        key = (topic, job.kind, class_name(exception))
         self._log_throttle.log(level, key, message, *values, exc_info=exception, extra=job.fields())
 
 

@@ -18,6 +18,8 @@ from awa_py.model.context import Context, RateLimits
 from awa_py.model.outcomes import Retry
 from awa_py.model.registry import Handler, Registry
 from awa_py.observability.logs import current_call
+from awa_py.store.claim import is_readable
+from awa_py.text import class_name
 from awa_py.worker.batches import Batch, BatchCollector
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.handler_threads import HandlerThreads
@@ -25,12 +27,14 @@ from awa_py.worker.in_flight import Call, InFlightJobs, QueueSlots
 from awa_py.worker.outcome_table import OUTCOMES
 from awa_py.worker.outcomes import (
     COMPLETED,
+    AttemptFailed,
     AttemptOutcome,
     HandlerTimeout,
     LeaseExpired,
     Released,
     StopReason,
     UnfitArguments,
+    UnreadableJob,
     outcome_of,
     stopped_outcome,
 )
@@ -209,7 +213,11 @@ class Executor:
         self._finish(slots, finished)
 
     def _outcome_of(self, call: Call, end: object) -> AttemptOutcome:
-        return outcome_of(end, kind=call.kind, stop=call.stop, max_result_bytes=self._max_result_bytes)
+        try:
+            return outcome_of(end, kind=call.kind, stop=call.stop, max_result_bytes=self._max_result_bytes)
+        except BaseException as failure:  # a result or an exception is code of its own, which may raise anything
+            error = f"{class_name(end)}: it cannot be examined: {class_name(failure)}"
+            return AttemptFailed(error=error)
 
     def _set_outcomes(self, jobs: list[ClaimedJob], end: object) -> list[ClaimedJob]:
         for job in jobs:
@@ -249,6 +257,8 @@ class Executor:
         except InvalidArguments as error:
             raise UnfitArguments(str(error)) from None
         if handler.signature.context_parameter is not None:
+            if not is_readable(job.row):
+                raise UnreadableJob("the row has values that awa cannot work with: a time or a duration out of range")
             set_progress = functools.partial(self._set_progress, job)
             job.context = Context(job.job, job.attempt, set_progress, self._rate_limits)
             arguments[handler.signature.context_parameter] = job.context

@@ -25,6 +25,10 @@ class UnfitArguments(Exception):
     """The job's arguments do not fit the handler's signature."""
 
 
+class UnreadableJob(Exception):
+    """The row of the job has values that Python cannot represent, e.g. a time before the year 1."""
+
+
 class LeaseExpired(Exception):
     """The lease ran out before the handler started."""
 
@@ -120,6 +124,8 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
             if isinstance(end, UnfitArguments):
                 # No retry: the same arguments do not fit the next time. An operator retries the job after a fix.
                 return Discarded(state=State.FAILED, error=describe_chain(end), cause=end, reason=Reason.ARGUMENTS)
+            if isinstance(end, UnreadableJob):
+                return Discarded(state=State.FAILED, error=str(end), reason=Reason.INVALID)
             if isinstance(end, asyncio.CancelledError):
                 return AttemptFailed(error="CancelledError: the handler cancelled itself")
             reason = Reason.TIMEOUT if isinstance(end, HandlerTimeout) else Reason.ERROR

@@ -117,6 +117,7 @@ class Worker:
         return [
             *self._parts.heartbeat.checks(),
             HealthCheck("schema"),
+            *self._parts.claim_loop.checks(),
             *self._parts.listener.checks(),
             # The worker can run jobs without them, e.g. without a part in the election.
             *(replace(check, required=False) for service in self._services for check in service.checks()),

@@ -28,6 +28,25 @@ RETURN length(value) BETWEEN 1 AND 200 AND btrim(value) <> '' AND awa.is_plain(v
 CREATE FUNCTION awa.is_queue_name(value text) RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN awa.is_name(value) AND strpos(value, ',') = 0;
 
--- Return whether all elements are names.
+-- Return whether this is a list of names: one dimension, and no NULL.
 CREATE FUNCTION awa.are_names(value text[]) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT
-RETURN (SELECT coalesce(bool_and(awa.is_name(name)), true) FROM unnest(value) AS name);
+RETURN coalesce(array_ndims(value), 1) = 1
+       AND (SELECT coalesce(bool_and(awa.is_name(name) IS TRUE), true) FROM unnest(value) AS name);
+
+-- Return whether Python can read the row of a job. A claim returns other rows without their values.
+CREATE FUNCTION awa.is_readable(created_at timestamptz, run_at timestamptz, expires_at timestamptz, timeout interval)
+RETURNS boolean LANGUAGE sql IMMUTABLE
+RETURN awa.is_time(created_at) AND awa.is_time(run_at) AND awa.is_time(expires_at) IS NOT FALSE
+       AND awa.is_duration(timeout) IS NOT FALSE;
+
+-- Return the time, or the nearest one that Python can read: an operator must be able to look at any row. These two call
+-- no other function, because a reader may call only what is granted to it.
+CREATE FUNCTION awa.readable_time(value timestamptz) RETURNS timestamptz LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN value < timestamp '1900-01-01' AT TIME ZONE 'UTC' THEN timestamp '1900-01-01' AT TIME ZONE 'UTC'
+            WHEN value > timestamp '9000-01-01' AT TIME ZONE 'UTC' THEN timestamp '9000-01-01' AT TIME ZONE 'UTC'
+            ELSE value END;
+
+CREATE FUNCTION awa.readable_duration(value interval) RETURNS interval LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN value < interval '-365000 days' OR date_part('year', value) < -2000 THEN interval '-365000 days'
+            WHEN value > interval '365000 days' OR date_part('year', value) > 2000 THEN interval '365000 days'
+            ELSE value END;

@@ -36,8 +36,7 @@ CREATE TABLE awa.leader (
     worker_id   uuid,
     hostname    text        CONSTRAINT hostname_is_plain CHECK (awa.is_plain(hostname)),
     pid         int,
-    epoch       bigint      NOT NULL DEFAULT 0 CONSTRAINT epoch_is_counted  -- an election adds 1
-                            CHECK (epoch >= 0 AND epoch < 9223372036854775807),
+    epoch       bigint      NOT NULL DEFAULT 0 CONSTRAINT epoch_is_counted CHECK (epoch >= 0),  -- an election adds 1
     elected_at  timestamptz CONSTRAINT elected_at_is_between_1900_and_9000 CHECK (awa.is_time(elected_at)),
     backend_pid int         -- of the session that got the lock
 );

@@ -1,8 +1,9 @@
 -- Rows that evaded the constraints.
 
 -- Discard unfinished jobs that break a rule of awa.job_columns: available, scheduled, retryable, waiting, running →
--- failed. Constraints keep such rows out; those that are there are older than the constraint, or it was dropped. A
--- statement that reads many jobs fails because of one of them, each time, so nobody could go on.
+-- failed. Constraints keep such rows out of all tables but awa.running; others are older than the constraint, or it was
+-- dropped. A statement that changes many jobs fails because of one of them, each time. The worker and the leader call
+-- this function after such an error.
 --   source: the table · after_id: start behind this id · max_jobs: look at this many
 --   silence: take a running job only if its heartbeat is older than this or it is past its deadline
 -- Returns one row: the discarded jobs as arrays, and the id to continue after (NULL: that was the last).
@@ -37,8 +38,9 @@ BEGIN
         discarded AS (
             INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease)
             SELECT 'failed', {carried}, run_at,
-                   awa.append_error(errors, attempt, 'the row has values that awa cannot work with: ' || rules), attempt,
-                   lease
+                   awa.append_error(errors, attempt, 'the row has values that awa cannot work with: ' || rules, NULL,
+                                    '{"invalid": true}'),
+                   attempt, lease
             FROM explained
         )
         SELECT coalesce(array_agg(id), '{}'), coalesce(array_agg(queue), '{}'), coalesce(array_agg(kind), '{}'),

@@ -87,8 +87,15 @@ def assert_producer(found: dict[str, set[str]]) -> None:
 
 def assert_reader(found: dict[str, set[str]]) -> None:
     expected = {"the schema": {"USAGE"}}
-    callables = ("get_jobs", "leader_lock_holders", "running_of_queue", "running_with_key")
-    expected |= {f"{name}()": {"EXECUTE"} for name in callables}
+    reading = (
+        "get_jobs",
+        "leader_lock_holders",
+        "readable_duration",
+        "readable_time",
+        "running_of_queue",
+        "running_with_key",
+    )
+    expected |= {f"{name}()": {"EXECUTE"} for name in reading}
     for name, had in found.items():
         assert had == expected.get(name, set() if name.endswith("()") else {"SELECT"}), name
 

@@ -294,10 +294,13 @@ class TestOutcomes:
             assert (await app.get(job.id)).state is State.RETRYABLE
             assert await app.result(other.id, timeout="10s") == "alive"
 
-    async def test_error_whose_text_cannot_be_read_fails_the_attempt(self, app: App) -> None:
+    @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit])
+    async def test_error_whose_text_cannot_be_read_fails_the_attempt(
+        self, app: App, failure: type[BaseException]
+    ) -> None:
         class Mute(Exception):
             def __str__(self) -> str:
-                raise ValueError("no words")
+                raise failure("no words")
 
         @app.job
         async def work() -> NoReturn:
@@ -306,6 +309,33 @@ class TestOutcomes:
         job = await run_one(app, "work")
         assert job.state is State.RETRYABLE
         assert job.errors[-1]["error"].startswith("Mute")
+
+    async def test_error_whose_class_misbehaves_fails_the_attempt(self, app: App) -> None:
+        class Meta(type):
+            def __getattribute__(cls, name: str) -> Any:
+                raise KeyboardInterrupt
+
+        class Odd(Exception, metaclass=Meta):
+            pass
+
+        @app.job
+        async def work() -> NoReturn:
+            raise Odd
+
+        job = await run_one(app, "work")
+        assert job.state is State.RETRYABLE
+        assert job.errors[-1]["error"].startswith("Odd")
+
+    async def test_error_with_a_message_of_10_mb_is_bounded_in_the_log_and_in_the_row(
+        self, app: App, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.job
+        async def work() -> NoReturn:
+            raise ValueError("x" * 10_000_000)
+
+        job = await run_one(app, "work")
+        assert len(job.errors[-1]["error"]) <= 4_000
+        assert 1_000 < len(caplog.text) < 100_000
 
     async def test_error_text_that_postgresql_cannot_store_is_cleaned(self, app: App) -> None:
         @app.job
@@ -424,10 +454,10 @@ class TestContext:
         job = await run_one(app, "work")
         assert (job.state, job.progress) == (State.COMPLETED, {"fraction": 1, "message": "done"})
 
-    async def test_progress_must_be_between_0_and_1(self, app: App) -> None:
+    async def test_progress_is_clamped_to_the_range_from_0_to_1(self, app: App) -> None:
         @app.job
         async def work(ctx: Context) -> None:
-            ctx.progress(50)
+            ctx.progress(1.0167)
 
         job = await run_one(app, "work")
-        assert job.errors[-1]["error"] == "ValueError: progress is a number from 0 to 1, not 50"
+        assert (job.state, job.progress) == (State.COMPLETED, {"fraction": 1.0, "message": ""})

@@ -227,7 +227,7 @@ MUTANTS = (
     Mutant(
         name="epoch-stays",
         file=SQL + "record_election.sql",
-        old="epoch = epoch + 1",
+        old="epoch = epoch % 9223372036854775807 + 1",
         new="epoch = epoch",
         tests=(INTEGRATION + "test_election.py",),
     ),

@@ -115,7 +115,7 @@ def test_exception_whose_class_misbehaves_can_be_recorded() -> None:
     class Odd(Exception, metaclass=Meta):
         pass
 
-    assert details(Odd())["traceback"] == "(it cannot be shown: SystemExit)"
+    assert details(Odd())["exception"].endswith(".Odd")
 
 
 def test_text_that_postgresql_cannot_store_is_replaced() -> None:

@@ -85,7 +85,22 @@ class TestJobFields:
         inside(logger.error, "oh", exc_info=ValueError("no"))
         first, *_, last = stream.getvalue().splitlines()
         assert first.endswith("worker 0f3a21bc]")
-        assert last == "ValueError: no"
+        assert last == "  ValueError: no"  # indented: a message must not look like another record
+
+    @pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
+    def test_control_and_bidirectional_characters_are_escaped(
+        self, logger: logging.Logger, formatter: type[logging.Formatter]
+    ) -> None:
+        stream = written(logger, formatter())
+        logger.info("a\x1b[31m\u202eb\r%s", "\x9b2J")
+        assert not {"\x1b", "\u202e", "\r", "\x9b"} & set(stream.getvalue())
+
+    def test_message_with_line_breaks_cannot_look_like_another_record(self, logger: logging.Logger) -> None:
+        stream = written(logger, TextFormatter())
+        logger.info("a\n2026-01-01 00:00:00,000 ERROR awa.worker: forged")
+        first, second = stream.getvalue().splitlines()
+        assert first.endswith(": a")
+        assert second.startswith("  2026")
 
     def test_json_line_has_job_and_extra_fields(self, logger: logging.Logger, inside: Callable[..., Any]) -> None:
         stream = written(logger, JsonFormatter())

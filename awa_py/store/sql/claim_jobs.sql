@@ -2,6 +2,7 @@
 -- Jobs with a concurrency key are left to claim_limited_jobs.
 -- $1 queue · $2 priorities · $3 positions: one for each priority; the scan starts behind it · $4 the largest number of jobs
 -- $5 the kinds that the worker can run · $6 worker id · $7 the kinds whose jobs come with `details`: decoding is expensive
+-- (NULL if Python cannot read the row)
 -- $8 whether to return how long each job was due
 -- `limited`: the queue has limits or jobs with a key behind these positions. If there is no row, see needs_limited_claim.
 --
@@ -35,7 +36,8 @@ deleted AS (
     ))
     RETURNING *, least((SELECT at FROM written) + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
                        expires_at) AS deadline_at,
-              CASE WHEN kind = ANY ($7::text[]) THEN ready END AS details
+              CASE WHEN kind = ANY ($7::text[]) AND awa.is_readable(created_at, run_at, expires_at, timeout) AND awa.is_time(entered_at)
+                   THEN ready END AS details
 ),
 durable AS MATERIALIZED (
     SELECT awa.commit_durably()
@@ -53,8 +55,8 @@ inserted AS (
 SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
        extract(epoch FROM deadline_at - (SELECT at FROM written))::float8 AS deadline_s, priority, pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s,
-       details, CASE WHEN kind = ANY ($7) THEN (SELECT at FROM written) END AS attempted_at,
-       CASE WHEN kind = ANY ($7) THEN deadline_at END AS deadline_at,
+       details, CASE WHEN details IS DISTINCT FROM NULL THEN (SELECT at FROM written) END AS attempted_at,
+       CASE WHEN details IS DISTINCT FROM NULL THEN deadline_at END AS deadline_at,
        EXISTS (SELECT
                FROM unnest($2::smallint[], $3::bigint[]) AS level(priority, after_position)
                CROSS JOIN LATERAL (SELECT FROM awa.ready

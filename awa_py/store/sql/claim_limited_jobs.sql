@@ -16,7 +16,9 @@ SELECT (job).id, (job).lease + 1 AS lease, (job).kind, ((job).attempt + 1)::smal
        search
 FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6)
 CROSS JOIN LATERAL (
-    SELECT (job).kind = ANY ($7::text[]) AS with_details,
+    SELECT (job).kind = ANY ($7::text[])
+           AND awa.is_readable((job).created_at, (job).run_at, (job).expires_at, (job).timeout)
+           AND awa.is_time((job).entered_at) AS with_details,
            length((job).args::text)
            + CASE WHEN (job).kind = ANY ($7)
                   THEN length(concat((job).errors, (job).metadata, (job).tags, (job).unique_key, (job).concurrency_key,

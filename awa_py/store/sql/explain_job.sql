@@ -1,7 +1,7 @@
 -- What decides whether a job can run now, and which worker runs it.
 -- $1 id · $2 staleness: workers that were silent for longer are dead
-SELECT j.id, j.kind, j.queue, j.state, j.run_at, j.run_at > now() AS future,
-       extract(epoch FROM j.run_at - now())::float8 AS due_s, j.attempt, j.max_attempts,
+SELECT j.id, j.kind, j.queue, j.state, awa.readable_time(j.run_at) AS run_at, j.run_at > now() AS future,
+       extract(epoch FROM awa.readable_time(j.run_at) - now())::float8 AS due_s, j.attempt, j.max_attempts,
        coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, false) AS paused, q.paused_until,
        CASE WHEN q.throttled_until > now() THEN q.throttled_until END AS throttled_until, q.throttle_reason,
        q.max_workers, CASE WHEN q.max_workers IS NOT NULL

@@ -28,7 +28,7 @@ SELECT named.name, coalesce(q.paused AND q.paused_until > now() IS NOT FALSE, fa
        coalesce(q.throttled_until > now(), false) AS throttled, q.throttled_until, q.throttled_at, q.throttle_reason,
        {throttles} AS throttles, q.created_at, q.updated_at,
        coalesce(named.counts, '{}')::text AS counts,
-       extract(epoch FROM now() - named.oldest)::float8 AS oldest_available_s,
+       extract(epoch FROM now() - awa.readable_time(named.oldest))::float8 AS oldest_available_s,
        coalesce(((SELECT by_queue FROM serving) ->> named.name)::int, 0) AS workers
 FROM named LEFT JOIN LATERAL (SELECT * FROM awa.queues WHERE queues.name = named.name OFFSET 0) AS q ON true
 ORDER BY named.name

@@ -4,6 +4,7 @@
 SELECT id, lease, kind, attempt, args::text AS args,
        extract(epoch FROM deadline_at - attempted_at)::float8 AS deadline_s, priority, claimed.pos,
        CASE WHEN $5 THEN greatest(date_part('epoch', attempted_at - run_at), 0) END AS waited_s,
-       CASE WHEN kind = ANY ($4::text[]) THEN running END AS details, attempted_at, deadline_at
+       CASE WHEN kind = ANY ($4::text[]) AND awa.is_readable(created_at, run_at, expires_at, timeout) THEN running END AS details,
+       attempted_at, CASE WHEN awa.is_time(deadline_at) THEN deadline_at END AS deadline_at
 FROM unnest($1::bigint[], $2::bigint[]) AS claimed(id, pos) JOIN awa.running USING (id)
 WHERE worker_id = $3

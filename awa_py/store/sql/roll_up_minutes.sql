@@ -12,8 +12,8 @@ WITH ended AS (
 -- One pass over the jobs. All that follows reads these groups.
 groups AS MATERIALIZED (
     SELECT date_bin('1 minute', finalized_at, '2000-01-01 00:00+00') AS at, queue, kind, state,
-           awa.latency_bucket(attempted_at - run_at) AS wait_bucket,
-           awa.latency_bucket(finalized_at - attempted_at) AS run_bucket,
+           awa.latency_bucket(awa.readable_time(attempted_at) - awa.readable_time(run_at)) AS wait_bucket,
+           awa.latency_bucket(finalized_at - awa.readable_time(attempted_at)) AS run_bucket,
            count(*) AS jobs, sum(attempt - 1) FILTER (WHERE attempt > 1) AS retried
     FROM ended GROUP BY 1, 2, 3, 4, 5, 6
 ),

@@ -29,4 +29,5 @@ FROM (
 WHERE r.id = chosen.id AND (SELECT count(*) FROM durable) >= 0
 RETURNING r.id, r.lease, r.kind, r.attempt, r.args::text AS args,
           extract(epoch FROM r.deadline_at - r.attempted_at)::float8 AS deadline_s, r.priority, 0::bigint AS pos,
-          r AS details, r.attempted_at, r.deadline_at
+          CASE WHEN awa.is_readable(r.created_at, r.run_at, r.expires_at, r.timeout) THEN r END AS details, r.attempted_at,
+          CASE WHEN awa.is_time(r.deadline_at) THEN r.deadline_at END AS deadline_at

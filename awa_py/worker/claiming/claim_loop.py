@@ -11,12 +11,14 @@ from datetime import timedelta
 import asyncpg
 
 from awa_py.background import wait_for_event
-from awa_py.db.errors import CONNECTION_LOST
+from awa_py.db.errors import CONNECTION_LOST, INVALID_DATA
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.schema import Schema
 from awa_py.db.types import Record
+from awa_py.invalid_jobs import InvalidJobs
 from awa_py.model.registry import Registry
+from awa_py.observability.checks import HealthCheck
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics
 from awa_py.store import claim as store
@@ -82,9 +84,16 @@ class ClaimLoop:
         self._woken = asyncio.Event()
         self._claim_may_be_unreported = False  # a claim may be committed although its answer was lost
         self._took_over = False
+        self._invalid_jobs = InvalidJobs(metrics, silence=staleness)
+        self._may_have_invalid_jobs = False  # a claim failed because of a row
+        self._problem: str | None = None
         self._poll_others_at = 0.0
         self._polls_after_subscribing_s: list[float] = []
         self._log_throttle = LogThrottle(logger)
+
+    def checks(self) -> list[HealthCheck]:
+        """Return whether claims work. Call from any thread."""
+        return [HealthCheck("claims", self._problem), self._invalid_jobs.check()]
 
     def wake(self, queue: str) -> None:
         """Claim from a queue that has new jobs."""
@@ -126,8 +135,11 @@ class ClaimLoop:
                 if not claimed and until_idle and await self._is_idle():
                     return
                 failures = 0
-            except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
+                self._problem = None
+            except (*CONNECTION_LOST, *INVALID_DATA, asyncpg.PostgresError) as error:
+                self._problem = f"claims fail: {describe(error)}"
                 self._log_throttle.log(logging.WARNING, "claim", "a claim failed: %s", describe(error))
+                self._may_have_invalid_jobs |= isinstance(error, INVALID_DATA)
                 self._connection.drop()
                 self._claim_may_be_unreported = True
                 self._wakeups.subscribed = False  # unknown: subscribe again
@@ -155,6 +167,9 @@ class ClaimLoop:
         if not self._heartbeat.healthy or self._quiet:
             return 0
         session = await self._session()
+        if self._may_have_invalid_jobs:
+            await self._invalid_jobs.discard_all(session)
+            self._may_have_invalid_jobs = False
         if not self._took_over:
             await self._take_over(session)
         now = time.monotonic()
