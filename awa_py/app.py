@@ -1,15 +1,15 @@
 """The App: declare jobs and schedules, enqueue jobs, read and change them, and run workers."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
 from awa_py.arguments.json_text import dumps
-from awa_py.client import Client, not_open
+from awa_py.client import Client
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.db.types import Connection, Pool
@@ -27,7 +27,8 @@ from awa_py.model.routes import Routes
 from awa_py.model.worker_name import WorkerName
 from awa_py.observability.history import Event
 from awa_py.observability.metrics import Metrics
-from awa_py.settings import Settings, database_url, direct_url, schema_name
+from awa_py.settings import Settings, schema_name
+from awa_py.shared_client import SharedClient
 from awa_py.store.session import Session
 from awa_py.worker.worker import DEFAULT_CONCURRENCY, Worker
 
@@ -50,55 +51,52 @@ class App:
     ) -> None:
         """`url` and `schema` default to AWA_DATABASE_URL (or DATABASE_URL) and AWA_SCHEMA.
 
+        Without `url`, AWA_EMBEDDED_DIR comes first: the app uses the embedded PostgreSQL in that directory while it is
+        open, starts it if no other process has, and creates the schema.
+
         `direct_url` bypasses a pooler that `url` goes through. Both come from the same source: AWA_DIRECT_URL is
         ignored if `url` is given. `routes` are routes as in `route()`. `version` names this version of your code, e.g.
         the commit: what an older version declares does not replace what a newer one did. It defaults to
         AWA_WORKER_VERSION, else to the time when the files that define the jobs were changed.
         """
-        self._url = url
-        self._direct_url = direct_url
-        self.database = Database(url or "", Schema(schema_name(schema)), direct_url)
+        self._shared = SharedClient(url, direct_url, Schema(schema_name(schema)))
         self.settings = settings or Settings.from_env()
         self.registry = Registry(Routes(routes))
         self._version = check_version(version)
         self._started = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {os.getpid()}"  # the last resort
-        self._client: Client | None = None
-        self._resources = AsyncExitStack()
-        self._depth = 0  # `async with` may be nested: the outermost one opens and closes
 
     async def __aenter__(self) -> "App":
-        if self._depth == 0:
-            self._find_database()
-            self._client = await self._resources.enter_async_context(Client.open(self.database, self.settings))
-        self._depth += 1
+        """Open the app. Raise DatabaseUnavailable, SchemaError or NotPermitted if the database cannot be used."""
+        await self._shared.open(self.settings, check=True)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self._client = None
-            await self._resources.aclose()
+        await self._shared.close()
+
+    @asynccontextmanager
+    async def unchecked(self) -> AsyncIterator["App"]:
+        """Open the app even if the database cannot be used yet. For a worker, which waits until it can."""
+        await self._shared.open(self.settings, check=False)
+        try:
+            yield self
+        finally:
+            await self._shared.close()
+
+    @property
+    def database(self) -> Database:
+        """The database. It may be unknown before the app is open."""
+        return self._shared.database
 
     def connect_to(self, database: Database) -> None:
         """Use this database instead of the one that the app was made with."""
-        self.database = database
-        self._url, self._direct_url = database.url, database.direct_url
-
-    def _find_database(self) -> None:
-        # Only when it is needed: an app can be imported where no database is configured.
-        direct = self._direct_url if self._url else direct_url(self._direct_url)
-        found = Database(database_url(self._url), self.database.schema, direct)
-        if found != self.database:  # an equal one knows the servers already
-            self.database = found
+        self._shared.connect_to(database)
 
     @property
     def client(self) -> Client:
         """The client behind the methods that talk to the database."""
-        if self._client is None:
-            raise not_open()
-        return self._client
+        return self._shared.client
 
     @property
     def pool(self) -> Pool:
@@ -232,8 +230,8 @@ class App:
         name: WorkerName | None = None,
     ) -> None:
         """Run a worker in this process until it is cancelled or, with `until_idle`, until no job is due."""
-        worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance, name=name)
-        async with self:  # handlers may enqueue
+        async with self.unchecked():  # handlers may enqueue
+            worker = self.worker(queues, concurrency=concurrency, maintenance=maintenance, name=name)
             await worker.run(until_idle=until_idle)
 
     def worker(
@@ -249,12 +247,12 @@ class App:
 
         `name` is the worker's label. It defaults to AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID.
         """
-        self._find_database()
+        database = self._shared.find_database()
         metrics = metrics or Metrics()
         worker_id = uuid4()
         candidate = self.candidate(process_id=worker_id, metrics=metrics, name=name) if maintenance else None
         return Worker(
-            self.database,
+            database,
             self.registry,
             self.settings,
             queues=queues if isinstance(queues, Mapping) else dict.fromkeys(queues, concurrency),
@@ -282,9 +280,8 @@ class App:
         self, *, process_id: UUID | None = None, metrics: Metrics | None = None, name: WorkerName | None = None
     ) -> Candidate:
         """Return a candidate for leadership that knows this app's schedules. `name` is that of its worker."""
-        self._find_database()
         return Candidate(
-            self.database,
+            self._shared.find_database(),
             self.settings,
             schedules=self.declarations(name).schedules,
             metrics=metrics or Metrics(),

@@ -16,8 +16,15 @@ import asyncpg
 
 from awa_py import durations
 from awa_py.background import wait_for_event
+from awa_py.db import migrations
 from awa_py.db.database import Database
-from awa_py.db.errors import CONNECTION_LOST, not_permitted, translate_permission_errors
+from awa_py.db.errors import (
+    CONNECTION_LOST,
+    CONNECTION_REFUSED,
+    cannot_connect,
+    not_permitted,
+    translate_permission_errors,
+)
 from awa_py.db.reconnecting import RECONNECT_DELAYS_S
 from awa_py.db.types import Connection, Pool
 from awa_py.durations import Duration
@@ -71,6 +78,15 @@ class Client:
             yield client
         finally:
             await client._close()
+
+    async def check(self) -> None:
+        """Raise DatabaseUnavailable, SchemaError or NotPermitted if the database cannot be used."""
+        try:
+            async with self._pool.acquire() as own:
+                with translate_permission_errors(self.database.schema):
+                    await migrations.check(own, self.database.schema)
+        except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
+            raise cannot_connect(error) from error
 
     async def _close(self) -> None:
         self._closing.set()

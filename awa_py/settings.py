@@ -17,6 +17,9 @@ logger = logging.getLogger("awa.settings")
 
 DEFAULT_SCHEMA = "awa"
 MAX_PORT = 65535
+# As the command line reads them.
+TRUE = ("1", "true", "t", "yes", "y", "on")
+FALSE = ("", "0", "false", "f", "no", "n", "off")
 _HOST = r"(\[[^\]]*\]|[^:@\[\]]*)(:(?P<port>[0-9]*))?"
 
 
@@ -173,7 +176,8 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
     found = url or _database_url_of(environ)
     if not found:
         raise ConfigError(
-            "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or use --embedded"
+            "no database: set AWA_DATABASE_URL to postgresql://user:password@host/database, or AWA_EMBEDDED_DIR to a "
+            "directory for an embedded PostgreSQL"
         )
     return _checked_url(found, "database")
 
@@ -181,6 +185,32 @@ def database_url(url: str | None = None, environ: Mapping[str, str] = os.environ
 def names_database(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether the environment names a database."""
     return bool(_database_url_of(environ))
+
+
+def embedded_directory(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory of the embedded PostgreSQL: AWA_EMBEDDED_DIR, or the default one if AWA_EMBEDDED is true.
+
+    Return None if neither is set.
+    """
+    directory = environ.get("AWA_EMBEDDED_DIR", "").strip()
+    if directory:
+        return Path(directory)
+    return default_embedded_directory(environ) if _is_true("AWA_EMBEDDED", environ) else None
+
+
+def default_embedded_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory of an embedded PostgreSQL for which none is given."""
+    base = environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "awa" / "postgres"
+
+
+def _is_true(name: str, environ: Mapping[str, str]) -> bool:
+    text = environ.get(name, "").strip().lower()
+    if text in TRUE:
+        return True
+    if text in FALSE:
+        return False
+    raise ConfigError(f"{name}: {text!r} is neither true nor false")
 
 
 def direct_url(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -15,10 +13,17 @@ from awa_py.app import App
 from awa_py.client import Client
 from awa_py.db import migrations
 from awa_py.db.database import Database
-from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect, translate_permission_errors
+from awa_py.db.errors import translate_permission_errors
 from awa_py.db.schema import Schema
 from awa_py.loading import load_app
-from awa_py.settings import Settings, database_url, direct_url, names_database, schema_name
+from awa_py.settings import (
+    Settings,
+    database_url,
+    default_embedded_directory,
+    direct_url,
+    names_database,
+    schema_name,
+)
 from awa_py.store.session import Session
 
 from .output import say
@@ -106,8 +111,10 @@ class Environment:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """Open a client, and check the version of the schema."""
-        async with Client.open(await self.database(), self.settings) as client, _checked(client):
-            yield client
+        async with Client.open(await self.database(), self.settings) as client:
+            await client.check()
+            with translate_permission_errors(client.database.schema):
+                yield client
 
     @property
     def names_database(self) -> bool:
@@ -137,9 +144,10 @@ class Environment:
         return given if given is None and (self.names_database or self._is_embedded) else direct_url(given)
 
     def _start_embedded(self) -> str:
-        from awa_py.embedded import EmbeddedPostgres  # imported here because it is an optional dependency
+        from awa_py.embedded import EmbeddedPostgres  # imported here because Windows lacks what it needs
 
-        return self._exit_stack.enter_context(EmbeddedPostgres(self._found.get("embedded_dir") or _data_home())).url
+        directory = self._found.get("embedded_dir") or default_embedded_directory()
+        return self._exit_stack.enter_context(EmbeddedPostgres(directory)).url
 
     async def _prepare(self, database: Database) -> None:
         if self._is_embedded and database.url == self._url:
@@ -148,25 +156,10 @@ class Environment:
 
 @asynccontextmanager
 async def checked(app: App) -> AsyncIterator[App]:
-    """Open the app, and check the connection and the version of the schema."""
-    async with app, _checked(app.client):
-        yield app
-
-
-@asynccontextmanager
-async def _checked(client: Client) -> AsyncIterator[None]:
-    try:
-        async with client.session() as session:
-            await migrations.check(session.connection, client.database.schema)
-    except (*CONNECTION_LOST, *CONNECTION_REFUSED, ValueError) as error:
-        raise cannot_connect(error) from error
-    with translate_permission_errors(client.database.schema):
-        yield
-
-
-def _data_home() -> Path:
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "awa" / "postgres"
+    """Open the app, which checks the connection and the version of the schema."""
+    async with app:
+        with translate_permission_errors(app.database.schema):
+            yield app
 
 
 def _tune_garbage_collector() -> None:

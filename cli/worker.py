@@ -200,7 +200,7 @@ async def _run_worker(
     watch_supervisor()
     reporting = asyncio.create_task(_report_status(worker, StatusReporter.from_environ()))
     try:
-        async with service, app:  # handlers may enqueue
+        async with service, app.unchecked():  # handlers may enqueue
             with serve_metrics(metrics, worker, host=host, port=port):
                 await worker.run(until_idle=burst)
     finally:

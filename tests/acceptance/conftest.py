@@ -60,14 +60,14 @@ class Awa:
         self._zygote = zygote
         (directory / "tasks.py").write_text(TASKS)
         without_awa = {name: value for name, value in os.environ.items() if not name.startswith("AWA_")}
-        self._env = {**without_awa, "COLUMNS": "200", **({} if url is None else {"AWA_DATABASE_URL": url})}
+        self.environ = {**without_awa, "COLUMNS": "200", **({} if url is None else {"AWA_DATABASE_URL": url})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
         """Start a process. The caller ends it."""
         return subprocess.Popen(
             [sys.executable, "-m", "awa_cli", *arguments],
             cwd=self.directory,
-            env={**self._env, **(env or {})},
+            env={**self.environ, **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -81,7 +81,7 @@ class Awa:
         request = {
             "arguments": arguments,
             "cwd": str(self.directory),
-            "env": {**self._env, **(env or {})},
+            "env": {**self.environ, **(env or {})},
             "stdin": stdin,
         }
         self._zygote.stdin.write(json.dumps(request) + "\n")

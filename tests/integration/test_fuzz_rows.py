@@ -26,8 +26,8 @@ ROWS = {
     "rate_limits": "INSERT INTO awa.rate_limits (name, count, period, burst, tokens) VALUES ('gh', 5, '1 hour', 5, 5)",
     "cron": "INSERT INTO awa.cron (name, expression, timezone, kind) VALUES ('tick', '* * * * *', 'UTC', 'work')",
     "kinds": "INSERT INTO awa.kinds (kind, priority, max_attempts, version) VALUES ('other', 2, 25, '1')",
-    "workers": "INSERT INTO awa.workers (id, hostname, pid, version, queues, concurrency) "
-    "VALUES ('00000000-0000-0000-0000-000000000001', 'h', 1, '1', '{default}', 1)",
+    "workers": "INSERT INTO awa.workers (id, hostname, pid, version, queues, kinds, concurrency) "
+    "VALUES ('00000000-0000-0000-0000-000000000001', 'h', 1, '1', '{default}', '{work}', 1)",
     "leader": "SELECT 1",
     "unique_keys": "INSERT INTO awa.unique_keys (key, job_id, states) VALUES ('k', 1, '{running}')",
 }

@@ -19,6 +19,7 @@ from awa_py.settings import Settings
 from awa_py.store.heartbeat import heartbeat_worker
 from awa_py.store.jobs import cancel_jobs, delete_jobs
 from awa_py.store.session import Session
+from tests.fake_pooler import fake_pooler
 from tests.support import PATIENCE_S, QUICK, ago, another_session, count, eventually, insert, insert_completed, seconds
 from tests.workers import worker_info
 
@@ -198,6 +199,15 @@ async def test_callers_wait_through_a_lost_connection(client: Client, session: S
     await wait_for_looks(session)
     await end(session, job_id)
     assert await caller == [job_id]
+
+
+async def test_results_arrive_through_a_transaction_pooler(database_url: str, session: Session) -> None:
+    ids = await insert(session, "ready", 20)
+    async with fake_pooler(database_url) as url, App(url, direct_url=database_url, settings=QUICK) as app:
+        callers = [asyncio.create_task(app.result(job_id)) for job_id in ids]
+        for job_id in ids:
+            await end(session, job_id)
+        assert await asyncio.gather(*callers) == [[job_id] for job_id in ids]
 
 
 async def test_timeout_during_an_outage_names_it(database: Database, caplog: pytest.LogCaptureFixture) -> None:

@@ -244,7 +244,10 @@ async def test_producer_enqueues_from_python_in_every_way(installed: Installatio
 
 async def test_error_for_a_login_without_role_names_the_role(installed: Installation) -> None:
     stranger = await installed.login()
-    async with App(stranger.url, schema=installed.name) as app:
+    with pytest.raises(NotPermitted, match=f'schema .*"{installed.name}_producer" to enqueue'):
+        async with App(stranger.url, schema=installed.name):
+            pass
+    async with App(stranger.url, schema=installed.name).unchecked() as app:
         for enqueueing in (app.enqueue("work"), app.enqueue("work", unique=True), app.enqueue_many([app.new("work")])):
             with pytest.raises(NotPermitted, match=f'schema .*"{installed.name}_producer" to enqueue'):
                 await enqueueing

@@ -8,7 +8,7 @@ import pytest
 
 from awa_py import App
 from awa_py.errors import ConfigError
-from awa_py.settings import Settings, database_url, direct_url, schema_name, variable
+from awa_py.settings import Settings, database_url, direct_url, embedded_directory, schema_name, variable
 
 
 def test_settings_have_the_documented_defaults() -> None:  # A1
@@ -215,3 +215,16 @@ def test_missing_credential_is_ignored_and_unreadable_one_is_an_error(tmp_path: 
     (tmp_path / "database_url").mkdir()
     with pytest.raises(ConfigError, match="cannot read the credential database_url"):
         database_url(environ=environ)
+
+
+def test_directory_of_the_embedded_server_comes_from_the_environment() -> None:
+    home = {"XDG_DATA_HOME": "/data"}
+    assert embedded_directory(home) is None
+    assert embedded_directory({**home, "AWA_EMBEDDED": "false", "AWA_EMBEDDED_DIR": " "}) is None
+    assert embedded_directory({**home, "AWA_EMBEDDED": "Yes"}) == Path("/data/awa/postgres")
+    assert embedded_directory({"HOME": "/home/ann", "AWA_EMBEDDED": "1", "AWA_EMBEDDED_DIR": "here"}) == Path("here")
+
+
+def test_embedded_is_true_or_false() -> None:
+    with pytest.raises(ConfigError, match="AWA_EMBEDDED: 'maybe' is neither true nor false"):
+        embedded_directory({"AWA_EMBEDDED": "maybe"})
