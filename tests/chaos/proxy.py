@@ -67,6 +67,7 @@ class FaultProxy:
 
     async def close(self) -> None:
         self.refuse()
+        self.flowing.set()  # or a stalled connection would never end
         while self._connections:
             self.cut()
             await asyncio.sleep(0.01)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from awa_py.store.claim import PRIORITIES, Claimant, claim_limited_jobs, take_ov
 from awa_py.store.heartbeat import renew_leases
 from awa_py.store.queues import set_queue
 from awa_py.store.session import Session
+from awa_py.worker.batches import Batch
 from awa_py.worker.handler_threads import HandlerThreads
 from awa_py.worker.in_flight import InFlightJobs
 from awa_py.worker.outcomes import LeaseExpired
@@ -140,6 +141,12 @@ class TestStart:
         assert leases == [found.lease]
         assert found.lease > 1
         assert (found.attempt, found.rescues, found.errors) == (1, 0, [])
+
+    def test_batch_is_called_without_jobs_whose_lease_ran_out(self) -> None:
+        jobs: list[Any] = [SimpleNamespace(id=n, queue="default", stop=None, renewed_at=n) for n in range(3)]
+        batch = Batch(cast(Any, SimpleNamespace(kind="work")), jobs)
+        assert batch.remove_unstartable(lambda job: job.renewed_at < 2) == jobs[:2]
+        assert [job.id for job in batch.batch_jobs(lambda *_: None)] == [2]
 
     async def test_thread_that_starts_late_does_not_call_the_handler(self) -> None:
         in_flight = InFlightJobs({"default": 1}, 1)

@@ -17,6 +17,7 @@ from awa_py.db.pooler import PoolerMode, detect_pooler
 from awa_py.db.schema import Schema
 from awa_py.db.servers import Servers
 from awa_py.doctor import context
+from tests.chaos.proxy import fault_proxy
 from tests.support import PATIENCE_S, QUICK, working
 
 pytestmark = pytest.mark.integration
@@ -127,6 +128,15 @@ async def test_host_that_was_used_last_is_asked_first_and_alone(database_url: st
         assert len(heard) == 1
         await open_session(Database(database.url, Schema()))  # which knows nothing of the other one
         assert len(heard) == 2
+
+
+async def test_host_that_was_used_last_and_is_silent_hides_the_others_only_for_a_moment(database_url: str) -> None:
+    async with fault_proxy(database_url) as (_, proxy):
+        database = Database(with_first_host(database_url, proxy.port), Schema())
+        await open_session(database)
+        proxy.flowing.clear()
+        async with asyncio.timeout(servers.CONNECT_TIMEOUT_S / 2):
+            await open_session(database)
 
 
 async def test_app_worker_and_leader_share_what_they_know_of_the_hosts(database_url: str) -> None:

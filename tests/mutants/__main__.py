@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from awa_py.embedded import EmbeddedPostgres
-from tests.mutants.catalog import MUTANTS, Mutant
+from tests.mutants.catalog import MUTANTS
+from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist")

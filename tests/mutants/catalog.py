@@ -1,27 +1,7 @@
 """The mistakes, with the tests that have to notice them. Each is one that a plausible edit could make."""
 
-from dataclasses import dataclass
-
-SQL = "awa_py/store/sql/"
-INTEGRATION = "tests/integration/"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """A mistake: in `file`, `old`, which occurs there once, becomes `new`."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
-    def plant(self, text: str) -> str:
-        """Return the file's text with the mistake."""
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r} instead of once")
-        return text.replace(self.old, self.new)
-
+from tests.mutants.fault_catalog import FAULT_MUTANTS
+from tests.mutants.mutant import INTEGRATION, SQL, Mutant
 
 GUARD = "\n      AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int"
 WORKER_GUARD = "\n      AND worker_id = $3"
@@ -153,11 +133,7 @@ MUTANTS = (
         file="awa_py/worker/claiming/claim_loop.py",
         old="            await self._release_orphans(await self._session())\n        if not",
         new="            pass\n        if not",
-        tests=(
-            INTEGRATION + "test_claim.py",
-            INTEGRATION + "test_claim_loop.py",
-            INTEGRATION + "test_worker_connections.py",
-        ),
+        tests=(INTEGRATION + "test_lost_claims.py",),
     ),
     Mutant(
         name="handler-told-twice",
@@ -339,4 +315,5 @@ MUTANTS = (
         new="THEN old.effective_from ELSE old.effective_from END",
         tests=(INTEGRATION + "test_cron.py",),
     ),
+    *FAULT_MUTANTS,
 )

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.mutants.__main__ import ROOT
-from tests.mutants.catalog import MUTANTS, Mutant
+from tests.mutants.catalog import MUTANTS
+from tests.mutants.mutant import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -1,0 +1,150 @@
+"""Mistakes about faults: leases, lost answers, silence and failover."""
+
+from tests.mutants.mutant import INTEGRATION, SQL, Mutant
+
+FAULT_MUTANTS = (
+    # A handler starts only on a valid lease, which begins when its row is written.
+    Mutant(
+        name="start-on-an-expired-lease",
+        file="awa_py/worker/executor.py",
+        old="if self._in_flight.has_expired(job):  # last",
+        new="if False:  # last",
+        tests=(INTEGRATION + "test_leases.py",),
+    ),
+    Mutant(
+        name="batch-on-an-expired-lease",
+        file="awa_py/worker/batches.py",
+        old="if job.stop is not None or has_expired(job)]",
+        new="if job.stop is not None]",
+        tests=(INTEGRATION + "test_leases.py",),
+    ),
+    Mutant(
+        name="thread-on-an-expired-lease",
+        file="awa_py/worker/handler_threads.py",
+        old="if self._in_flight.has_expired(call):",
+        new="if False:",
+        tests=(INTEGRATION + "test_leases.py",),
+    ),
+    Mutant(
+        name="lease-that-begins-before-a-wait",
+        file=SQL + "claim_jobs.sql",
+        old="WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at)",
+        new="WITH written AS MATERIALIZED (SELECT now() AS at)",
+        tests=(INTEGRATION + "test_leases.py",),
+    ),
+    Mutant(
+        name="claims-that-are-never-durable",
+        file=SQL + "claim_jobs.sql",
+        old="    SELECT awa.commit_durably()\n",
+        new="    SELECT 1\n",
+        tests=(INTEGRATION + "test_leases.py",),
+    ),
+    Mutant(
+        name="take-over-that-is-not-durable",
+        file=SQL + "take_over_jobs.sql",
+        old="(SELECT awa.commit_durably())",
+        new="(SELECT 1)",
+        tests=(INTEGRATION + "test_leases.py",),
+    ),
+    # A session may outlive its connection, and a claim its answer.
+    Mutant(
+        name="former-session-stays",
+        file="awa_py/db/reconnecting.py",
+        old="SELECT pg_terminate_backend(former.pid, {END_TIMEOUT_S * 1000:.0f})",
+        new="SELECT true",
+        tests=(INTEGRATION + "test_worker_connections.py",),
+    ),
+    Mutant(
+        name="orphans-of-a-quiet-worker-stay",
+        file="awa_py/worker/claiming/claim_loop.py",
+        old="if self._claim_may_be_unreported:  # a quiet",
+        new="if self._claim_may_be_unreported and not self._quiet:  # a quiet",
+        tests=(INTEGRATION + "test_lost_claims.py",),
+    ),
+    Mutant(
+        name="orphans-by-id",
+        file="awa_py/store/claim.py",
+        old='if (row["id"], row["lease"]) not in known]',
+        new='if row["id"] not in {job_id for job_id, _ in known}]',
+        tests=(INTEGRATION + "test_claim.py",),
+    ),
+    # Silence counts only if the leader has watched it.
+    Mutant(
+        name="stale-rescue-after-an-election",
+        file=SQL + "rescue_stale_jobs.sql",
+        old="OR $3 >= coalesce(q.staleness, $1::interval)",
+        new="OR $3 IS NOT NULL",
+        tests=(INTEGRATION + "test_rescue.py",),
+    ),
+    Mutant(
+        name="stale-rescue-after-a-hang",
+        file=SQL + "rescue_stale_jobs.sql",
+        old="\n              AND r.heartbeat_at < $4 - coalesce(q.staleness, $1::interval) / 2)",
+        new=")",
+        tests=(INTEGRATION + "test_rescue.py",),
+    ),
+    Mutant(
+        name="overdue-rescue-after-an-election",
+        file="awa_py/maintenance/rescue.py",
+        old="if watch is None or watch.duration >= staleness:",
+        new="if True:",
+        tests=(INTEGRATION + "test_rescue.py",),
+    ),
+    Mutant(
+        name="take-over-after-an-election",
+        file=SQL + "take_over_jobs.sql",
+        old="\n      AND (SELECT elected_at FROM awa.leader) < now() - coalesce(q.staleness, $3::interval)",
+        new="",
+        tests=(INTEGRATION + "test_claim.py",),
+    ),
+    Mutant(
+        name="take-over-without-a-leader",
+        file=SQL + "take_over_jobs.sql",
+        old="\n      AND (SELECT backend_pid FROM awa.leader) IN (SELECT awa.leader_lock_holders($6))",
+        new="\n      AND $6::bigint IS NOT NULL",
+        tests=(INTEGRATION + "test_claim.py",),
+    ),
+    Mutant(
+        name="keyed-jobs-of-a-refused-worker",
+        file=SQL + "rescue_lost_jobs.sql",
+        old="\n      AND r.concurrency_key IS NULL",
+        new="",
+        tests=(INTEGRATION + "test_rescue_gone_workers.py",),
+    ),
+    # Connections lead to the newest primary.
+    Mutant(
+        name="silent-host-hides-the-last-one",
+        file="awa_py/db/servers.py",
+        old="await asyncio.wait([task], timeout=OTHER_HOSTS_S)",
+        new="await asyncio.wait([task])",
+        tests=(INTEGRATION + "test_servers.py",),
+    ),
+    Mutant(
+        name="silent-host-hides-the-others",
+        file="awa_py/db/servers.py",
+        old="            timeout_s = OTHER_HOSTS_S\n",
+        new="            timeout_s = None\n",
+        tests=(INTEGRATION + "test_servers.py",),
+    ),
+    Mutant(
+        name="former-primary-is-accepted",
+        file="awa_py/db/servers.py",
+        old="if server.timeline < newest:",
+        new="if False:",
+        tests=(INTEGRATION + "test_failover.py",),
+    ),
+    Mutant(
+        name="former-primary-keeps-its-sessions",
+        file="awa_py/db/servers.py",
+        old="loop.call_soon_threadsafe(older.terminate)",
+        new="loop.call_soon_threadsafe(older.is_closed)",
+        tests=(INTEGRATION + "test_failover.py",),
+    ),
+    Mutant(
+        name="first-host-instead-of-the-newest",
+        file="awa_py/db/servers.py",
+        old="            best = answer\n",
+        new="            pass\n",
+        tests=(INTEGRATION + "test_failover.py",),
+    ),
+)

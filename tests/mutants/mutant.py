@@ -1,0 +1,23 @@
+"""A mistake that is planted in the code."""
+
+from dataclasses import dataclass
+
+SQL = "awa_py/store/sql/"
+INTEGRATION = "tests/integration/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A mistake: in `file`, `old`, which occurs there once, becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def plant(self, text: str) -> str:
+        """Return the file's text with the mistake."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r} instead of once")
+        return text.replace(self.old, self.new)
