@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
+
 from awa_py import App, Context, Job, NewJob, Settings, State
 from awa_py.db.database import Database
 from awa_py.db.types import Connection, Record
@@ -190,6 +192,16 @@ async def another_session(database: Database, role: str = "test", **settings: st
     connection = await database.connect(role, settings)
     try:
         yield Session(connection, database.schema)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def user_session(database: Database, **settings: str) -> AsyncIterator[Session]:
+    """Open a session as a user of the library does: with the settings of the server, and these."""
+    connection = await asyncpg.connect(database.url, server_settings=settings)
+    try:
+        yield Session(connection, database.schema, is_own=False)
     finally:
         await connection.close()
 

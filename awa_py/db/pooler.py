@@ -49,6 +49,13 @@ class DirectConnection(DedicatedConnection):
         return super().get_reset_query().replace("SELECT pg_advisory", "SELECT pg_catalog.pg_advisory")
 
 
+class OwnDirectConnection(DirectConnection):
+    """A connection without a pooler on which only awa runs statements. They leave nothing behind in the session."""
+
+    def get_reset_query(self) -> str:
+        return ""  # it would be a round trip of its own for every statement
+
+
 class SessionlessConnector:
     """Open connections that rely on no session state. Detect whether they lead through a pooler."""
 
@@ -60,6 +67,7 @@ class SessionlessConnector:
         `is_own`: only awa runs statements on the connections.
         """
         self._servers = servers
+        self._direct_class = OwnDirectConnection if is_own else DirectConnection
         self._pooled_class = OwnPooledConnection if is_own else PooledConnection
         self._direct_settings = direct_settings
         self._is_pooled = is_pooled
@@ -76,7 +84,7 @@ class SessionlessConnector:
     async def _try_direct(self, application_name: str) -> DedicatedConnection | None:
         try:
             connection = await self._servers.connect(
-                application_name, settings=self._direct_settings, connection_class=DirectConnection
+                application_name, settings=self._direct_settings, connection_class=self._direct_class
             )
         except asyncpg.ProtocolViolationError as error:
             if REFUSED_SETTING in str(error):

@@ -49,30 +49,34 @@ async def can_insert(session: Session) -> bool:
 
 async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = True) -> Enqueued:
     """Enqueue one job in the connection's transaction. Insert it directly into the table if that is possible."""
-    spec = job.spec
-    if not insert_directly or job.unique is not None or not spec.is_due_immediately or not spec.is_complete:
+    spec, unique = job.spec, job.unique
+    if not insert_directly or not spec.is_due_immediately or not spec.is_complete:
         return (await enqueue_jobs(session, [job]))[0]
+    values = (
+        spec.kind,
+        spec.queue,
+        spec.priority,
+        job.args_json,
+        spec.max_attempts,
+        spec.timeout,
+        spec.deadline,
+        spec.tags or None,
+        json.dumps(dict(spec.metadata)) if spec.metadata else None,
+        spec.parent_id,
+        spec.default_queue,
+        job.concurrency_key,
+        None if job.concurrency_key is None else spec.concurrency_limit,
+        None if job.concurrency_key is None else spec.ordered,
+    )
     try:
-        row = await session.fetchrow(
-            "enqueue_job",
-            spec.kind,
-            spec.queue,
-            spec.priority,
-            job.args_json,
-            spec.max_attempts,
-            spec.timeout,
-            spec.deadline,
-            spec.tags or None,
-            json.dumps(dict(spec.metadata)) if spec.metadata else None,
-            spec.parent_id,
-            spec.default_queue,
-            job.concurrency_key,
-            None if job.concurrency_key is None else spec.concurrency_limit,
-            None if job.concurrency_key is None else spec.ordered,
-        )
+        if unique is None:
+            row = await session.fetchrow("enqueue_job", *values)
+        else:
+            row = await session.fetchrow("enqueue_unique_job", *values, unique.key, unique.period, unique.states)
     except REFUSALS as error:
         raise InvalidJob(f"{spec.kind}: PostgreSQL refused the job: {describe(error)}") from None
-    assert row is not None
+    if row is None:  # the key exists: its holder may have to be replaced
+        return (await enqueue_jobs(session, [job]))[0]
     return Enqueued(
         id=row["id"],
         is_new=True,

@@ -25,6 +25,7 @@ SAFE_ON_ANY_PATH = frozenset(
         "enqueue_job",
         "enqueue_jobs",
         "enqueue_undeclared_jobs",
+        "enqueue_unique_job",
         "get_jobs",
         "reserve_ids",
         "route_kinds",

@@ -66,11 +66,16 @@ CREATE INDEX listening_worker ON awa.listening (worker_id);
 -- finds later due times by polling. It has a channel of its own, so that jobs do not wake up the candidates, which each
 -- worker has.
 CREATE FUNCTION awa.wake(ready_queues text[], due timestamptz) RETURNS void
-LANGUAGE sql {stable plans}
-BEGIN ATOMIC
-    SELECT pg_notify('awa', 'ready:' || name)
-    FROM unnest(ready_queues) AS name
-    WHERE EXISTS (SELECT FROM awa.listening WHERE queue = name OFFSET 0)  -- not a semi-join
-    UNION ALL
-    SELECT pg_notify('awa' || ':leader', 'due:') WHERE due < now() + interval '10 seconds';
-END;
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp {stable plans} AS $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY coalesce(ready_queues, '{}') LOOP
+        IF EXISTS (SELECT FROM awa.listening WHERE queue = name) THEN
+            PERFORM pg_notify('awa', 'ready:' || name);
+        END IF;
+    END LOOP;
+    IF due < now() + interval '10 seconds' THEN
+        PERFORM pg_notify('awa' || ':leader', 'due:');
+    END IF;
+END $$;

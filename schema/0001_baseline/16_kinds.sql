@@ -143,7 +143,7 @@ BEGIN
         -- One row per kind of the call, so that the join is cheap whatever its plan.
         declared AS MATERIALIZED (
             SELECT kinds AS declaration, kinds.kind FROM awa.kinds
-            WHERE kinds.kind IN (SELECT kind FROM input WHERE NOT as_given)
+            WHERE kinds.kind = ANY (ARRAY(SELECT DISTINCT kind FROM input WHERE NOT as_given))  -- not a join
         )
         SELECT coalesce(jsonb_agg(CASE WHEN as_given THEN job - 'as_given'
                                        WHEN declared.kind IS NULL THEN job
@@ -156,9 +156,9 @@ REVOKE EXECUTE ON FUNCTION awa.complete_jobs FROM PUBLIC;
 
 -- Return those of the kinds that nobody has declared.
 CREATE FUNCTION awa.undeclared_kinds(wanted text[]) RETURNS text[]
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp {stable plans} AS $$
     SELECT coalesce(array_agg(DISTINCT name), '{}') FROM unnest(wanted) AS name
-    WHERE NOT EXISTS (SELECT FROM awa.kinds WHERE kinds.kind = name)
+    WHERE NOT EXISTS (SELECT FROM awa.kinds WHERE kinds.kind = name OFFSET 0)  -- not an anti-join
 $$;
 
 REVOKE EXECUTE ON FUNCTION awa.undeclared_kinds FROM PUBLIC;

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from awa_py import App, BatchJob, Settings
+from awa_py import App, BatchJob, Settings, Unique
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
@@ -54,7 +54,8 @@ class CountedApp:
 
 
 @pytest.fixture
-async def counted(database_url: str) -> AsyncIterator[CountedApp]:
+async def counted(database_url: str, session: Session) -> AsyncIterator[CountedApp]:
+    await session.connection.execute("ANALYZE")  # as autovacuum does: the statistics say that all tables are empty
     async with counting_proxy(database_url) as (url, wire):
         app = App(url, settings=Settings())
 
@@ -144,6 +145,20 @@ class TestEnqueue:
             assert counted.wire.count("client", "enqueue_job") == jobs
             assert counted.wire.total < 1.5 * jobs  # the pool resets a connection that was idle
         assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == jobs + 1
+
+    async def test_single_enqueue_with_a_new_unique_key_is_one_statement_and_one_transaction(
+        self, counted: CountedApp, session: Session
+    ) -> None:
+        jobs = 200
+        async with counted.app as app:
+            await app.enqueue("awaits", {"n": 0}, unique=Unique())
+            counted.wire.statements.clear()
+            for n in range(1, jobs + 1):
+                await app.enqueue("awaits", {"n": n}, unique=Unique())
+            assert counted.wire.count("client", "enqueue_unique_job") == jobs
+            assert counted.wire.total == jobs  # no reset of the connection between them
+        assert await count(session.connection, "SELECT count(DISTINCT xmin::text) FROM awa.ready") == jobs + 1
+        assert await count(session.connection, "SELECT count(*) FROM awa.unique_keys") == jobs + 1
 
     async def test_ten_thousand_jobs_are_a_few_statements_and_one_transaction(
         self, counted: CountedApp, session: Session
@@ -303,6 +318,7 @@ class TestWAL:
         claims: list[tuple[float, float]] = []
         completions: list[tuple[float, float]] = []
         async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
+            await session.connection.execute("ANALYZE")
             for _ in range(self.ROUNDS):
                 ids = await insert(session, "ready", self.SIZE, args='{"n": 12345}')
                 priorities = f"'{{{','.join(map(str, PRIORITIES))}}}'"

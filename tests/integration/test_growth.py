@@ -36,6 +36,7 @@ from tests.support import (
     insert_running,
     new_owner,
     seconds,
+    user_session,
 )
 
 pytestmark = pytest.mark.integration
@@ -54,7 +55,7 @@ async def big(big_url: str) -> AsyncIterator[Session]:
 @pytest.fixture
 async def default(big_url: str) -> AsyncIterator[Session]:
     """A producer's session, without settings for stable plans."""
-    async with another_session(Database(big_url, Schema())) as session:
+    async with user_session(Database(big_url, Schema())) as session:
         yield session
 
 

@@ -9,8 +9,4 @@ INSERT INTO awa.ready (kind, queue, priority, args, max_attempts, timeout, expir
 -- awa.route is a function on purpose: with its query inlined here, each enqueue would need a plan of its own.
 VALUES ($1, coalesce($2, awa.route($1), $11), $3, $4::pg_catalog.text::pg_catalog.jsonb, $5, $6, $7, $8, $9::pg_catalog.text::pg_catalog.jsonb, $10,
         $12, $13, $14)
--- The same as awa.wake, without the cost of a function that PostgreSQL does not inline.
-RETURNING id, created_at, queue,
-          (SELECT pg_catalog.pg_notify('awa', 'ready:' OPERATOR(pg_catalog.||) ready.queue)
-           WHERE EXISTS (SELECT FROM awa.listening
-                         WHERE listening.queue OPERATOR(pg_catalog.=) ready.queue)) AS notified
+RETURNING id, created_at, queue, awa.wake(ARRAY[queue], NULL) AS notified
