@@ -58,13 +58,14 @@ class Awa:
     def __init__(self, directory: Path, url: str | None, zygote: "subprocess.Popen[str]") -> None:
         self.directory = directory
         self._zygote = zygote
+        self._started: list[subprocess.Popen[str]] = []
         (directory / "tasks.py").write_text(TASKS)
         without_awa = {name: value for name, value in os.environ.items() if not name.startswith("AWA_")}
         self.environ = {**without_awa, "COLUMNS": "200", **({} if url is None else {"AWA_DATABASE_URL": url})}
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-        """Start a process. The caller ends it."""
-        return subprocess.Popen(
+        """Start a process. The caller ends it; if the test fails before, `kill_leftovers` does."""
+        process = subprocess.Popen(
             [sys.executable, "-m", "awa_cli", *arguments],
             cwd=self.directory,
             env={**self.environ, **(env or {})},
@@ -73,6 +74,15 @@ class Awa:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
+
+    def kill_leftovers(self) -> None:
+        """Kill what still runs: the next test may get the same database, and would meet a foreign leader."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def run(self, *arguments: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Answer:
         """Run a command to its end."""
@@ -116,8 +126,10 @@ def zygote() -> "Iterator[subprocess.Popen[str]]":
 
 
 @pytest.fixture
-def awa(tmp_path: Path, database_url: str, zygote: "subprocess.Popen[str]") -> Awa:
-    return Awa(tmp_path, database_url, zygote)
+def awa(tmp_path: Path, database_url: str, zygote: "subprocess.Popen[str]") -> Iterator[Awa]:
+    found = Awa(tmp_path, database_url, zygote)
+    yield found
+    found.kill_leftovers()
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_demo_shows_retry_rescue_cron_and_bulk_enqueue(demo: Demo) -> None:
     assert demo.wait() == 0, demo.output
     assert demo.leftovers() == []
     for pattern in (
-        r"send_receipt #\d+ failed: MailServerBusy: try later; retry in 1 s",
+        r"send_receipt #\d+ failed: MailServerBusy: try later; retry in 1(\.\d+)? s",
         r"send_receipt #\d+ completed on worker pid \d+ on its 2nd attempt",
         r"killed worker pid \d+(, the leader,)? with kill -9 while it ran long_report #\d+",
         r"long_report #\d+ was rescued: heartbeat stale",
