@@ -18,7 +18,7 @@ chaos: .venv/installed
 fuzz: .venv/installed
 	AWA_TEST_FUZZ=10 $(BIN)/pytest -k fuzz
 
-# plant one-line mistakes and see that the tests notice each, about 10 minutes
+# plant one-line mistakes and see that the tests notice each, about 15 minutes
 mutants: .venv/installed
 	$(BIN)/python -m tests.mutants $(ARGS)
 

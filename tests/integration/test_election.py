@@ -317,6 +317,22 @@ class TestLeader:
         async with candidate_of(app):
             await eventually(lambda: count(session.connection, "SELECT count(*) FROM awa.cron WHERE name = 'digest'"))
 
+    async def test_candidate_that_does_not_lead_writes_its_schedules(self, app: App, session: Session) -> None:
+        """The leader has an older version of the code, which does not know the schedule."""
+        newer = App(app.database.url, settings=QUICK)
+
+        @newer.cron("0 9 * * *", name="digest")
+        @newer.job
+        async def digest() -> None: ...
+
+        async with candidate_of(app) as leader:
+            await eventually(lambda: leader.is_leader)
+            async with candidate_of(newer) as candidate:
+                written = "SELECT count(*) FROM awa.cron WHERE name = 'digest'"
+                await eventually(lambda: count(session.connection, written))
+                assert leader.is_leader
+                assert not candidate.is_leader
+
     async def test_leader_fires_schedules(self, app: App, session: Session) -> None:
         @app.cron("* * * * * *", name="tick")
         @app.job

@@ -15,6 +15,7 @@ from awa_py import App, Context
 from awa_py.db.database import Database
 from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
+from awa_py.worker.claiming.queue_claimer import QueueClaimer
 from tests.proxy import counting_proxy
 from tests.support import (
     HASTY,
@@ -80,6 +81,36 @@ class TestConnections:
                     for job in jobs:
                         await outside.result(job.id, timeout="20s")
                 found = [await outside.get(job.id) for job in jobs]
+        assert {(job.attempt, job.rescues) for job in found} == {(1, 0)}
+
+    async def test_jobs_of_a_claim_whose_answer_was_lost_run_at_once(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The claim is committed, and the worker does not know it. No leader runs that could rescue the jobs."""
+        claim = QueueClaimer.claim
+        lost = 0
+
+        async def lose_first_answer(self: QueueClaimer, session: Session, limit: int) -> Any:
+            nonlocal lost
+            rows = await claim(self, session, limit)
+            if rows and not lost:
+                lost = len(rows)
+                raise ConnectionResetError("the connection broke before the answer")
+            return rows
+
+        monkeypatch.setattr(QueueClaimer, "claim", lose_first_answer)
+        app = with_settings(database_url, QUICK)
+
+        @app.job(max_attempts=1)
+        async def work() -> None: ...
+
+        async with app:
+            jobs = await app.enqueue_many([work.new() for _ in range(5)])
+            async with working(app):
+                for job in jobs:
+                    await app.result(job.id, timeout="20s")
+            found = [await app.get(job.id) for job in jobs]
+        assert lost
         assert {(job.attempt, job.rescues) for job in found} == {(1, 0)}
 
     async def test_heartbeat_that_hangs_does_not_pile_up_sessions(

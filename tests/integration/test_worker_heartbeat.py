@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -99,6 +100,36 @@ class TestHeartbeat:
             gate.open.set()
             await app.result(job.id, timeout="20s")
         assert renewals == []
+
+    async def test_worker_counts_a_renewed_lease_from_before_its_query(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The answer may come late, and the row is written at some time before it."""
+        views: list[tuple[float, list[float]]] = []  # at each renewal: the time, and when the leases seem to begin
+
+        async def renew(session: Session, owner: UUID, ids: list[int], leases: list[int]) -> dict[int, bool]:
+            asked_at = time.monotonic()
+            views.append((asked_at, [job.renewed_at for job in worker._parts.in_flight]))  # type: ignore[union-attr]
+            answer = await renew_leases(session, owner, ids, leases)
+            await asyncio.sleep(0.01)
+            return answer
+
+        monkeypatch.setattr("awa_py.store.heartbeat.renew_leases", renew)
+        app = with_settings(database_url, replace(HASTY, heartbeat_interval=seconds(0.2)))
+        gate = Gate()
+
+        @app.job
+        def work(ctx: Context) -> str:
+            return gate(ctx)
+
+        async with app, working(app) as worker:
+            job = await app.enqueue("work")
+            await eventually(lambda: len(views) >= 3)
+            gate.open.set()
+            await app.result(job.id, timeout="20s")
+        (first_asked_at, _), (second_asked_at, second), (_, third) = views[:3]
+        assert [view <= first_asked_at for view in second] == [True]
+        assert [first_asked_at < view <= second_asked_at for view in third] == [True]
 
     async def test_worker_with_a_blocked_event_loop_keeps_its_leases(self, database_url: str) -> None:
         app = with_settings(database_url, replace(HASTY, heartbeat_rescue_interval=seconds(0.2)))

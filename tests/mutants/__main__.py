@@ -1,26 +1,37 @@
 """Plant each mistake, run its tests, and print which mistakes no test noticed.
 
-`python -m tests.mutants` plants all, `python -m tests.mutants NAME …` only those.
+`python -m tests.mutants` plants all and writes docs/mutants.md; `python -m tests.mutants NAME …` plants only those, or
+those of an area.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from awa_py.embedded import EmbeddedPostgres
-from tests.mutants.catalog import MUTANTS
+from tests.mutants.catalog import AREAS, MUTANTS
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist")
 TIMEOUT_S = 120
 TESTS_FAILED = 1  # pytest's exit code
+PAGE = ROOT / "docs" / "mutants.md"
+INTRODUCTION = """# Planted mistakes
+
+`make mutants` plants each of these mistakes in a copy of the tree, one at a time, runs the tests concerned, and fails
+if no test notices one. It takes about 15 minutes, and `make mutants ARGS=guard` plants only those of one area. The run
+that planted all of them wrote this page. `tests/mutants/catalog` has the lines.
+
+| area | mistake | file | noticed by |
+|---|---|---|---|"""
 
 
 class Copy:
@@ -58,11 +69,36 @@ class Copy:
             file.write_text(original)
 
 
-def main(names: Sequence[str]) -> int:
-    mutants = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
+def noticed_by(output: str) -> str:
+    """Return the test that failed first."""
+    found = re.search(r"^(?:FAILED|ERROR) (\S+::\w+)", output, re.MULTILINE)
+    return found[1] if found else "a test that did not end"
+
+
+def page(notices: Mapping[Mutant, str]) -> str:
+    """Return the page that lists all mistakes and the tests that noticed them."""
+    rows = [
+        f"| {area} | `{mutant.name}` | `{mutant.file}` | `{notices[mutant].removeprefix('tests/')}` |"
+        for area, mutants in AREAS.items()
+        for mutant in mutants
+    ]
+    return "\n".join([INTRODUCTION, *rows, ""])
+
+
+def chosen(names: Sequence[str]) -> list[Mutant]:
+    if unknown := set(names) - AREAS.keys() - {mutant.name for mutant in MUTANTS}:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
-    survivors = []
+    return [
+        mutant
+        for area, mutants in AREAS.items()
+        for mutant in mutants
+        if not names or area in names or mutant.name in names
+    ]
+
+
+def main(names: Sequence[str]) -> int:
+    mutants = chosen(names)
+    notices: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory() as directory, EmbeddedPostgres(settings={"fsync": "off"}) as server:
         copy = Copy(Path(directory), server.url)
         exit_code, output = copy.run(sorted({test for mutant in mutants for test in mutant.tests}))
@@ -73,12 +109,15 @@ def main(names: Sequence[str]) -> int:
             exit_code, output = copy.run_with(mutant)
             if exit_code not in (0, TESTS_FAILED):
                 sys.exit(f"{mutant.name}: the tests could not run:\n{output}")
-            if exit_code == 0:
-                survivors.append(mutant)
-            verdict = "SURVIVED" if exit_code == 0 else "noticed"
-            print(f"{verdict:8}  {time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file})", flush=True)
-    print(f"{len(mutants)} mistakes planted, {len(survivors)} survived")
-    return 1 if survivors else 0
+            if exit_code:
+                notices[mutant] = noticed_by(output)
+            verdict = f"noticed by {notices[mutant]}" if mutant in notices else "SURVIVED"
+            print(f"{time.monotonic() - began:5.1f} s  {mutant.name} ({mutant.file}): {verdict}", flush=True)
+    survived = len(mutants) - len(notices)
+    print(f"{len(mutants)} mistakes planted, {survived} survived")
+    if not names and not survived:
+        PAGE.write_text(page(notices))
+    return 1 if survived else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A mistake that is planted in the code."""
+"""A mistake, and the tests that have to notice it."""
 
 from dataclasses import dataclass
 
 SQL = "awa_py/store/sql/"
+BASELINE = "schema/0001_baseline/"
 INTEGRATION = "tests/integration/"
 
 
