@@ -144,7 +144,7 @@ BEGIN
         refilled := clock_timestamp();
         tokens := awa.refilled_tokens(q.rate_tokens, q.rate_jobs / extract(epoch FROM q.rate_period)::float8,
                                       refilled - q.rate_refilled_at);
-        allowed := least(allowed, floor(tokens));
+        allowed := least(allowed, greatest(floor(tokens), 0));
     END IF;
     IF allowed <= 0 THEN
         RETURN;

@@ -20,9 +20,10 @@ BEGIN
     RETURN QUERY EXECUTE format($query$
         WITH read AS MATERIALIZED (
             SELECT ctid AS row, id,
-                   concat_ws(', ', %1$s, CASE WHEN attempt >= max_attempts AND %2$L <> 'running'
-                                              THEN 'an_attempt_is_left' END) AS rules
-            FROM awa.%2$I
+                   concat_ws(', ', %1$s,
+                             CASE WHEN attempt >= max_attempts AND %2$L <> 'running' THEN 'an_attempt_is_left' END,
+                             CASE WHEN %4$s THEN 'id_is_unique' END) AS rules
+            FROM awa.%2$I AS job
             WHERE id > $1
             ORDER BY id
             LIMIT $2
@@ -35,19 +36,27 @@ BEGIN
             RETURNING *
         ),
         explained AS MATERIALIZED (SELECT deleted.*, read.rules FROM deleted JOIN read USING (id)),
+        -- A job whose id another job has gets a new one.
+        numbered AS MATERIALIZED (
+            SELECT *, CASE WHEN EXISTS (SELECT FROM awa.dead WHERE dead.id = explained.id) THEN nextval('awa.job_id')
+                           ELSE id END AS new_id
+            FROM explained
+        ),
         discarded AS (
-            INSERT INTO awa.dead (state, {carried}, run_at, errors, attempt, lease)
-            SELECT 'failed', {carried}, run_at,
+            INSERT INTO awa.dead (state, id, {carried without id}, run_at, errors, attempt, lease)
+            SELECT 'failed', new_id, {carried without id}, run_at,
                    awa.append_error(errors, attempt, 'the row has values that awa cannot work with: ' || rules, NULL,
                                     '{"invalid": true}'),
                    attempt, lease
-            FROM explained
+            FROM numbered
         )
-        SELECT coalesce(array_agg(id), '{}'), coalesce(array_agg(queue), '{}'), coalesce(array_agg(kind), '{}'),
+        SELECT coalesce(array_agg(new_id), '{}'), coalesce(array_agg(queue), '{}'), coalesce(array_agg(kind), '{}'),
                coalesce(array_agg(rules), '{}'), (SELECT max(id) FROM read HAVING count(*) = $2)
-        FROM explained $query$,
+        FROM numbered $query$,
         broken_rules, source,
-        CASE source WHEN 'running' THEN '((heartbeat_at < now() - $3) IS NOT FALSE OR deadline_at < now())' ELSE 'true' END)
+        CASE source WHEN 'running' THEN '((heartbeat_at < now() - $3) IS NOT FALSE OR deadline_at < now())' ELSE 'true' END,
+        (SELECT string_agg(format('EXISTS (SELECT FROM awa.%I AS other WHERE other.id = job.id)', other), ' OR ')
+         FROM unnest('{ready,scheduled,running,dead}'::text[]) AS other WHERE other <> source))
     USING after_id, max_jobs, silence;
 END $$;
 
