@@ -16,7 +16,7 @@ RETURN value >= interval '0' AND value <= interval '365000 days'
        AND date_part('year', value) BETWEEN -2000 AND 2000 AND date_part('day', value) BETWEEN -730000 AND 730000;
 
 -- Return whether the text has no control characters, and none that change the direction of the text around them. They
--- would forge lines of logs and of terminals. The rule of `check_plain` in Python is the same.
+-- would forge lines of logs and of terminals. The rule of `is_plain` in Python is the same.
 CREATE FUNCTION awa.is_plain(value text) RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN value !~ '[\u0001-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]';
 
