@@ -58,7 +58,7 @@ class InvalidJobs:
         if self._discarded:
             jobs = count(self._discarded, "job")
             problem = f"{jobs} had values that awa cannot work with, and failed: `awa job list --state failed`"
-        return HealthCheck("invalid jobs", problem, {"discarded": self._discarded}, required=False)
+        return HealthCheck("invalid_jobs", problem, {"discarded": self._discarded}, required=False)
 
     def _report(self, discarded: list[InvalidJob]) -> None:
         """Count all jobs. Log the first job of each kind and rule, with the number of others."""

@@ -17,7 +17,7 @@ from awa_py.store.finish import complete_jobs
 from awa_py.store.jobs import get_jobs
 from awa_py.store.maintenance import delete_free_unique_keys
 from awa_py.store.session import Session
-from tests.support import OWNER, ago, another_session, claim, count, insert, listen, look, put, states
+from tests.support import OWNER, ago, another_session, claim, count, eventually, insert, listen, look, put, states
 
 pytestmark = pytest.mark.integration
 
@@ -553,7 +553,7 @@ async def test_enqueue_many_sends_one_wake_up_per_queue(app: App, session: Sessi
     notifications = await listen(session, "a", "b")
     await app.enqueue_many([work(app, queue=queue) for queue in ("a", "b", "unsubscribed") for _ in range(50)])
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
-    await asyncio.sleep(0)
+    await eventually(lambda: "end:" in notifications)
     assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 150
     assert sorted(notifications) == ["end:", "ready:a", "ready:b"]
 
@@ -566,5 +566,5 @@ async def test_commit_of_a_job_wakes_only_subscribed_workers(app: App, session: 
         await session.connection.execute("SELECT pg_notify('awa', 'before:')")
         assert notifications == ["before:"]
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
-    await asyncio.sleep(0)
+    await eventually(lambda: "end:" in notifications)
     assert notifications == ["before:", "ready:a", "end:"]

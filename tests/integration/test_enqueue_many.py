@@ -17,7 +17,7 @@ from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.model.job import JobSpec
 from awa_py.store.copy import COLUMN_DEFAULTS
 from awa_py.store.session import Session
-from tests.support import another_session, count, listen, states
+from tests.support import another_session, count, eventually, listen, states
 
 pytestmark = pytest.mark.integration
 
@@ -219,7 +219,7 @@ async def test_call_sends_one_wake_up_per_queue_and_one_to_the_leader(app: App, 
     await app.enqueue_many(many(app, queue="unsubscribed"))
     await session.connection.execute("SELECT pg_notify('awa', 'end:')")
     assert await count(session.connection, "SELECT count(*) FROM awa.ready") == 3 * COPY_MIN_JOBS
-    await asyncio.sleep(0)
+    await eventually(lambda: "end:" in notifications)
     assert sorted(notifications) == ["due:", "end:", "ready:a", "ready:b"]
 
 

@@ -122,10 +122,12 @@ async def test_worker_moves_to_the_standby_of_a_silent_primary(primary: Embedded
         await app.pool.expire_connections()
         await app.result((await note.enqueue()).id, timeout=PATIENCE_S)
     assert ran_on == [standby.port] * 2
-    async with App(primary.url) as former:
-        assert await former.pool.fetchval("SELECT count(*) FROM awa.completed") <= 1
-        # Only the sessions of the test itself.
-        assert await former.pool.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^awa '") == 1
+    former = await asyncpg.connect(primary.url)
+    try:
+        assert await former.fetchval("SELECT count(*) FROM awa.completed") <= 1
+        assert await former.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^awa '") == 0
+    finally:
+        await former.close()
 
 
 async def test_sessions_on_a_former_primary_end_when_the_promotion_is_seen(

@@ -24,12 +24,18 @@ CLAIM_WAITS = (
 async def losing_the_answer(proxy: FaultProxy, database: Database, outside: App) -> AsyncIterator[Job]:
     """Enqueue a job, and let its claim wait for a lock. At the end, the claim commits, and its answer is lost."""
     async with another_session(database) as locker, another_session(database) as session:
-        lock = locker.connection.transaction()
-        await lock.start()
-        await locker.connection.execute("LOCK TABLE awa.running IN SHARE ROW EXCLUSIVE MODE")
-        trap = proxy.trap = Trap(statements=CLAIMS, action="lose answer")
-        job = await outside.enqueue("work", max_attempts=1)
-        await eventually(lambda: count(session.connection, CLAIM_WAITS))
+        while True:
+            lock = locker.connection.transaction()
+            await lock.start()
+            await locker.connection.execute("LOCK TABLE awa.running IN SHARE ROW EXCLUSIVE MODE")
+            trap = proxy.trap = Trap(statements=CLAIMS, action="lose answer")
+            job = await outside.enqueue("work", max_attempts=1)
+            await eventually(lambda: count(session.connection, CLAIM_WAITS))
+            if trap.sprung:
+                break
+            proxy.trap = None
+            await lock.rollback()  # the claim that waits began before the trap was set
+            await outside.result(job.id, timeout="20s")
         yield job
         await lock.rollback()
         await trap.lost.wait()

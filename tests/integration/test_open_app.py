@@ -62,7 +62,7 @@ class TestErrors:
             await open_app(App(database_url))
 
     async def test_newer_schema_is_named_with_the_remedy(self, database_url: str, session: Session) -> None:
-        await session.connection.execute("INSERT INTO awa.schema_version (version, name) VALUES (9999, 'later')")
+        await session.connection.execute("INSERT INTO awa.schema_version VALUES (9999, 'later', false, '9.9')")
         try:
             with pytest.raises(awa.SchemaTooNew, match=r"has version 9999.*upgrade awa"):
                 await open_app(App(database_url))
