@@ -33,8 +33,8 @@ class Process:
         self._output = log.open("ab")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "awa_cli", *arguments],
-            env={**os.environ, **env},
-            cwd=ROOT,
+            env={**os.environ, **env, "PYTHONPATH": os.pathsep.join([str(ROOT), *env.get("PYTHONPATH", "").split()])},
+            cwd=log.parent,  # the repository may contain a tasks.py of its own
             stdout=self._output,
             stderr=self._output,
             start_new_session=True,
