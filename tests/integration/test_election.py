@@ -24,7 +24,18 @@ from awa_py.settings import Settings
 from awa_py.store.election import LOCK_KEY, get_leader, lock_key
 from awa_py.store.session import Session
 from tests.databases import NOT_RESETTING
-from tests.support import PATIENCE_S, QUICK, FromNow, ago, count, eventually, insert, put_one, seconds, states
+from tests.support import (
+    PATIENCE_S,
+    QUICK,
+    FromNow,
+    ago,
+    count,
+    eventually,
+    insert,
+    put_one,
+    seconds,
+    states,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -375,3 +386,23 @@ async def test_candidate_can_stop_at_any_time_after_its_start(app: App, session:
         )
         == 0
     )
+
+
+async def test_candidate_on_a_read_only_server_pauses_between_connections(fresh_database_url: str) -> None:
+    database = Database(fresh_database_url, Schema())
+    await migrations.migrate(database)
+    connection = await database.connect("test")
+    name = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    metrics = Metrics()
+    async with candidate_of(with_settings(fresh_database_url, QUICK), metrics):
+        reconnects = metrics.reconnects.labels("leader")
+        await eventually(lambda: reconnects._value.get() >= 1)
+        first = reconnects._value.get()
+        await asyncio.sleep(2)
+        assert reconnects._value.get() - first <= 10  # it was about 90 in a second
+        # When the server can be written again, the candidate leads by itself.
+        await connection.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        await connection.execute("SET default_transaction_read_only = off")
+        await eventually(lambda: count(connection, "SELECT epoch FROM awa.leader"))
+    await connection.close()
