@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
@@ -19,7 +18,6 @@ logger = logging.getLogger("awa.db")
 COMMAND_TIMEOUT_S = 75.0  # longer than any of our statements may take: after that, a proxy has swallowed the answer
 END_TIMEOUT_S = 5.0
 RECONNECT_DELAYS_S = (0.1, 0.25, 0.5, 1.0)
-MIN_LIFE_S = 2.0  # a connection that is dropped sooner is opened again with a delay: its server may be read-only
 MIN_WARNING_INTERVAL_S = 60.0  # doubles with each warning of the same outage
 MAX_WARNING_INTERVAL_S = 600.0
 
@@ -71,8 +69,6 @@ class ReconnectingConnection:
         self._connection: DedicatedConnection | None = None
         self._session: ServerSession | None = None  # the current one or, without a connection, the former one
         self._was_connected = False
-        self._opened_at = -math.inf
-        self._dropped_early = 0  # in a row
         self._reconnects = metrics.reconnects.labels(purpose)
         self.problem = ""  # why `get()` is waiting; empty if it is not
 
@@ -82,12 +78,8 @@ class ReconnectingConnection:
 
     async def get(self) -> DedicatedConnection:
         """Return the live connection. Retry forever if it cannot be opened."""
-        if self.connected:
-            assert self._connection is not None
-            return self._connection
         failures = 0
         outage = _OutageLog(self._purpose)
-        await self._pause_after_short_life()
         while not self.connected:
             try:
                 self._connection = await self._database.connect(
@@ -109,18 +101,9 @@ class ReconnectingConnection:
                 self._reconnects.inc()
                 logger.info("%s: connected to the database again%s", self._purpose, outage.duration_text)
             self._was_connected = True
-            self._opened_at = time.monotonic()
             self.problem = ""
         assert self._connection is not None
         return self._connection
-
-    async def _pause_after_short_life(self) -> None:
-        """Pause if the last connection could be opened, but not be used."""
-        if time.monotonic() - self._opened_at > MIN_LIFE_S:
-            self._dropped_early = 0
-            return
-        await asyncio.sleep(RECONNECT_DELAYS_S[min(self._dropped_early, len(RECONNECT_DELAYS_S) - 1)])
-        self._dropped_early += 1
 
     async def _replace_session(self, connection: DedicatedConnection) -> None:
         """End the former session, and remember the new one."""
@@ -141,7 +124,6 @@ class ReconnectingConnection:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         self._was_connected = False
-        self._opened_at = -math.inf
         self.problem = ""
         if connection is None or connection.is_closed():
             return

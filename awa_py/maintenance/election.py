@@ -38,6 +38,7 @@ logger = logging.getLogger("awa.maintenance")
 
 LOCK_TIMEOUT_MS = "500"
 ANSWER_MARGIN_S = 1.0
+MIN_SESSION_S = 2.0  # a session that is lost sooner could not be used
 
 
 class Candidate:
@@ -104,6 +105,7 @@ class Candidate:
         try:
             while True:
                 connection = await self._connection.get()
+                connected_at = time.monotonic()
                 session = Session(connection, schema)
                 try:
                     await connection.add_listener(schema.leader_channel, self._handle_payload)
@@ -119,6 +121,8 @@ class Candidate:
                     self._problem = f"the session for the election was lost: {describe(error)}"
                     message = "the session for the election was lost, connecting again: %s"
                     self._log_throttle.log(logging.WARNING, "lost", message, describe(error))
+                    if time.monotonic() - connected_at < MIN_SESSION_S:  # the server may be read-only
+                        await asyncio.sleep(self._settings.election_interval.total_seconds())
                 except (SchemaError, NotPermitted, *INVALID_DATA, asyncpg.PostgresError) as error:
                     self._problem = f"cannot take part in the election: {describe(error)}"
                     message = "cannot take part in the election: %s"

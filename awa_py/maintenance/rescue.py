@@ -23,6 +23,7 @@ logger = logging.getLogger("awa.rescue")
 
 JOBS_PER_BATCH = 500
 MIN_LOOK_INTERVAL = timedelta(seconds=1)
+MAX_COMMIT_S = 1.0  # a commit that takes longer waits for something: a synchronous standby, or a frozen server
 MAX_GONE_CHECKS = 5  # within the time in which a worker whose session has ended may come back
 
 
@@ -37,6 +38,16 @@ class Watch:
     def duration(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.began_at)
 
+    async def sees(self, session: Session) -> bool:
+        """Return whether the server commits now. If that takes long, workers could not write either: watch anew."""
+        began_at = time.monotonic()
+        await maintenance.confirm_leader(session)
+        if time.monotonic() - began_at <= MAX_COMMIT_S:
+            return True
+        self.began_at = time.monotonic()
+        self.looked_at = None
+        return False
+
     def record_look(self, at: datetime, interval: timedelta) -> None:
         """Remember a look, unless the one before is recent. If many came at once, none would be long enough ago."""
         if self.looked_at is None or at - self.looked_at >= interval / 2:
@@ -50,6 +61,8 @@ async def rescue_stale(
 
     It runs every `interval`, or more often if a queue has a short staleness.
     """
+    if watch is not None and not await watch.sees(session):
+        return TaskResult()
     stale = await maintenance.rescue_stale_jobs(
         session,
         staleness=staleness,
@@ -89,7 +102,7 @@ async def rescue_overdue(
     watched for the staleness. The worker itself ends an attempt at its deadline.
     """
     rescued: list[RescuedJob] = []
-    if watch is None or watch.duration >= staleness:
+    if watch is None or (await watch.sees(session) and watch.duration >= staleness):
         rescued = await maintenance.rescue_overdue_jobs(session, limit=JOBS_PER_BATCH)
     _report(rescued, "it overran its deadline", Reason.TIMEOUT, metrics)
     expired = await maintenance.fail_expired_jobs(session, limit=JOBS_PER_BATCH)

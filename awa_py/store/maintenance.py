@@ -55,6 +55,11 @@ class ReadyPosition:
     pos: int = 0
 
 
+async def confirm_leader(session: Session) -> None:
+    """Commit a write."""
+    await session.fetch("confirm_leader")
+
+
 async def promote_jobs(session: Session, *, limit: int) -> tuple[int, float | None]:
     """Promote due jobs. Return their number, and the seconds until the next one is due."""
     promoted = await promote_jobs_since(session, None, limit=limit)

@@ -31,6 +31,7 @@ from awa_py.worker.outcomes import Discarded, LeaseLost
 logger = logging.getLogger("awa.worker")
 
 RETRY_S = 1.0
+RECONNECT_S = 0.1
 PROGRESS_INTERVAL_S = 0.5
 
 
@@ -174,6 +175,7 @@ class Completer:
                 self._log_throttle.log(WARNING, "lost", "%d outcomes are waiting for the database: %s", *values)
                 self._connection.drop()
                 commit_unknown = True
+                await asyncio.sleep(RECONNECT_S)
             except asyncpg.PostgresError as error:
                 values = (len(jobs), describe(error))
                 self._log_throttle.log(ERROR, "refused", "%d outcomes could not be written, trying again: %s", *values)

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -28,6 +30,7 @@ from tests.support import (
     insert,
     insert_queue,
     insert_running,
+    leading,
     look,
     put_one,
     seconds,
@@ -139,6 +142,21 @@ class TestStaleJobs:
         assert "(and 2 more like it)" in caplog.text
 
 
+@asynccontextmanager
+async def slow_commits(session: Session) -> AsyncIterator[None]:
+    """Let each commit of the leader take longer than a second."""
+    await session.connection.execute("""
+        CREATE FUNCTION public.dawdle() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_catalog.pg_sleep(1.2); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER dawdle AFTER UPDATE ON awa.leader DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION public.dawdle();
+    """)
+    try:
+        yield
+    finally:
+        await session.connection.execute("DROP FUNCTION public.dawdle CASCADE")
+
+
 class TestWatch:  # A20
     """The leader counts only the silence that it has watched itself."""
 
@@ -187,6 +205,26 @@ class TestWatch:  # A20
         assert watch.looked_at is not None
         watch.looked_at -= seconds(16)
         assert (await rescue()).rows_changed == 1
+
+    @pytest.mark.parametrize("task", ["rescue", "deadlines"])
+    async def test_silence_does_not_count_while_commits_take_long(
+        self, database: Database, session: Session, task: str
+    ) -> None:
+        """A synchronous standby hangs: workers can write neither heartbeats nor outcomes, and the leader can read."""
+        await insert_running(session, silent_s=1000, deadline_at=ago(100))
+        watch = Watch()
+        async with leading(database, since_s=3600) as leader:
+
+            async def rescue() -> int:
+                watch.began_at -= 3600
+                watch.looked_at = await session.connection.fetchval(self.LOOKED_BEFORE)
+                return (await run_once(leader_task(task, watch=watch), leader)).rows_changed
+
+            async with slow_commits(session):
+                assert await rescue() == 0
+            assert watch.looked_at is None
+            assert watch.duration < STALENESS
+            assert await rescue() == 1
 
     async def test_first_look_of_a_leader_rescues_nothing(self, session: Session) -> None:
         await insert_running(session, silent_s=1000)
