@@ -14,10 +14,13 @@ import pytest
 import awa_py as awa
 from awa_py import App, Context, State
 from awa_py.db.database import Database
+from awa_py.store import heartbeat
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
 from awa_py.store.workers import list_workers
+from awa_py.worker.claiming.claim_loop import ClaimLoop
 from tests.support import (
+    HASTY,
     PATIENCE_S,
     QUICK,
     count,
@@ -122,6 +125,50 @@ class TestClaims:
             await eventually(lambda: claims >= 2)
             await asyncio.sleep(2)
         assert claims <= 5
+
+    async def test_worker_whose_heartbeats_fail_claims_nothing(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing would renew the leases of the jobs."""
+        app = with_settings(database_url, replace(HASTY, poll_interval=seconds(0.05)))
+        heartbeats_fail = False
+        passes = 0
+        ran: list[str] = []
+        send, claim = heartbeat.heartbeat_worker, ClaimLoop._claim_from_all
+
+        async def send_or_fail(*values: Any, **options: Any) -> Any:
+            if heartbeats_fail:
+                raise asyncpg.InternalServerError("out of order")
+            return await send(*values, **options)
+
+        async def count_passes(self: ClaimLoop) -> int:
+            nonlocal passes
+            claimed = await claim(self)
+            passes += 1
+            return claimed
+
+        async def passed() -> None:
+            """Wait for a whole pass of the loop."""
+            seen = passes
+            await eventually(lambda: passes >= seen + 2)
+
+        monkeypatch.setattr("awa_py.store.heartbeat.heartbeat_worker", send_or_fail)
+        monkeypatch.setattr(ClaimLoop, "_claim_from_all", count_passes)
+
+        @app.job
+        async def work() -> None:
+            ran.append("work")
+
+        async with app, working(app) as worker:
+            heartbeats_fail = True
+            await eventually(lambda: not worker._parts.heartbeat.healthy)  # type: ignore[union-attr]
+            await passed()
+            job = await app.enqueue("work")
+            await passed()
+            assert ran == []
+            heartbeats_fail = False
+            await app.result(job.id, timeout="20s")
+        assert ran == ["work"]
 
     async def test_until_idle_runs_retries_that_become_due(self, app: App) -> None:
         attempts: list[int] = []

@@ -125,6 +125,14 @@ async def test_two_leaders_promote_each_job_once(session: Session, database: Dat
     assert await states(session) == {"available": 5000}
 
 
+async def test_promotion_skips_locked_jobs(session: Session, database: Database) -> None:
+    await insert(session, "scheduled", 2, state="scheduled", run_at=ago(9))
+    async with another_session(database) as other, other.connection.transaction():
+        await other.connection.execute("SELECT FROM awa.scheduled ORDER BY id LIMIT 1 FOR UPDATE")
+        async with asyncio.timeout(5):
+            assert (await promote_jobs(session, limit=10))[0] == 1
+
+
 async def test_arguments_are_unchanged_after_moving_through_every_table(session: Session) -> None:
     (job_id,) = await put(
         session, NewJob(kind="work", args_json='{"deep": {"a": [1, 2.5, null, "ü"]}}', delay=seconds(1))

@@ -98,7 +98,7 @@ MUTANTS = (
         name="renewal-from-before-the-wait",
         file=SQL + "renew_leases.sql",
         old="heartbeat_at = clock_timestamp()",
-        new="heartbeat_at = statement_timestamp()",
+        new="heartbeat_at = now()",
         tests=(INTEGRATION + "test_leases.py",),
     ),
     Mutant(
@@ -134,7 +134,7 @@ MUTANTS = (
         file="awa_py/worker/claiming/claim_loop.py",
         old="if not self._heartbeat.healthy or self._quiet:",
         new="if self._quiet:",
-        tests=(INTEGRATION + "test_worker_heartbeat.py", INTEGRATION + "test_worker_connections.py"),
+        tests=(INTEGRATION + "test_claim_loop.py",),
     ),
     Mutant(
         name="former-session-stays",

@@ -64,14 +64,14 @@ MUTANTS = (
         file=SQL + "terminate_frozen_leader.sql",
         old="activity.wait_event_type = 'Client' AND ",
         new="",
-        tests=(INTEGRATION + "test_election.py",),
+        tests=(INTEGRATION + "test_leader_session.py",),
     ),
     Mutant(
         name="statements-without-a-timeout",
         file="awa_py/maintenance/election.py",
         old='        "statement_timeout": timeout_ms,\n',
         new="",
-        tests=(INTEGRATION + "test_election.py",),
+        tests=(INTEGRATION + "test_leader_session.py",),
     ),
     Mutant(
         name="lock-without-a-leader-goes-unnoticed",
