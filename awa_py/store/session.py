@@ -38,7 +38,12 @@ SAFE_ON_ANY_PATH = frozenset(
 def statement(name: str, schema: Schema) -> str:
     """Return the text of `sql/NAME.sql` for this schema. Its first line is the name, for pg_stat_activity and logs."""
     text = (files("awa_py.store.sql") / f"{name}.sql").read_text(encoding="utf-8")
-    return f"-- {name}\n" + schema.qualify(fill_placeholders(text).replace("{throttles}", THROTTLES))
+    return f"-- {name}\n" + render(text, schema)
+
+
+def render(text: str, schema: Schema) -> str:
+    """Return the text of a statement's file with its placeholders filled, for this schema."""
+    return schema.qualify(fill_placeholders(text).replace("{throttles}", THROTTLES))
 
 
 class Session:

@@ -18,6 +18,7 @@ from awa_py.model.registry import CronDefinition
 from awa_py.store.schedules import (
     ScheduleRow,
     delete_schedule,
+    disable_schedule,
     fire_schedule,
     list_due_schedules,
     list_schedules,
@@ -312,6 +313,13 @@ class TestTwoLeaders:  # A9
         await add(session)
         (seen,) = await list_due_schedules(session, limit=10)
         await pause_schedule(session, "digest", paused=True)
+        assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=None) == []
+        assert await jobs(session) == []
+
+    async def test_schedule_disabled_in_the_meantime_does_not_fire(self, session: Session) -> None:
+        await add(session)
+        (seen,) = await list_due_schedules(session, limit=10)
+        assert await disable_schedule(session, seen, "it cannot fire")
         assert await fire_schedule(session, seen, fires=[seen.now], handled_until=seen.now, next_at=None) == []
         assert await jobs(session) == []
 

@@ -250,13 +250,23 @@ class TestMany:
         assert (first.is_new, other.is_new, second.is_new) == (True, True, False)
         assert second.id == first.id != other.id
 
-    async def test_same_keys_in_opposite_order_do_not_deadlock(self, app: App, session: Session) -> None:
-        keys = [f"key {n}" for n in range(200)]
-        for round_ in range(5):
-            forth = [work(app, unique=Unique(key=f"{round_} {key}")) for key in keys]
-            answers = await asyncio.gather(app.enqueue_many(forth), app.enqueue_many(forth[::-1]))
-            assert sum(job.is_new for jobs in answers for job in jobs) == len(keys)
-        assert await states(session) == {"available": 1000}
+    async def test_same_keys_in_opposite_order_do_not_deadlock(
+        self, app: App, session: Session, database: Database
+    ) -> None:
+        """Both calls begin while another transaction holds the key in the middle."""
+        forth = [work(app, unique=Unique(key=key)) for key in "abc"]
+        waiting = (
+            "SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        async with another_session(database) as other:
+            transaction = other.connection.transaction()
+            await transaction.start()
+            await app.enqueue("work", unique=Unique(key="b"), connection=other.connection)
+            calls = asyncio.gather(app.enqueue_many(forth), app.enqueue_many(forth[::-1]))
+            await eventually(lambda: session.connection.fetchval(waiting))
+            await transaction.rollback()
+            assert sum(job.is_new for jobs in await calls for job in jobs) == 3
+        assert await states(session) == {"available": 3}
 
 
 class TestUnique:

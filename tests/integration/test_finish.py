@@ -19,7 +19,13 @@ from awa_py.store.finish import (
     snooze_jobs,
     throttle_jobs,
 )
-from awa_py.store.heartbeat import WorkerInfo, check_leases, heartbeat_worker, renew_leases, update_progress
+from awa_py.store.heartbeat import (
+    WorkerInfo,
+    check_leases,
+    heartbeat_worker,
+    renew_leases,
+    update_progress,
+)
 from awa_py.store.jobs import cancel_jobs, delete_jobs, retry_jobs
 from awa_py.store.maintenance import promote_jobs, rescue_lost_jobs, rescue_overdue_jobs, rescue_stale_jobs
 from awa_py.store.queues import set_queue
@@ -107,9 +113,11 @@ class TestGuards:
 
     async def test_result_has_the_ids_that_the_worker_held(self, session: Session) -> None:
         ours, lost = await insert_running(session, 2)
-        pair = ([ours, lost], [1, 9])
-        assert await renew_leases(session, OWNER, *pair) == {ours: False}
-        assert await complete_jobs(session, OWNER, *pair, [None, None], keep=True) == {ours}
+        (taken,) = await insert_running(session, worker_id=new_owner())
+        jobs_and_leases = ([ours, lost, taken], [1, 9, 1])
+        assert await check_leases(session, OWNER, *jobs_and_leases) == {ours: False}
+        assert await renew_leases(session, OWNER, *jobs_and_leases) == {ours: False}
+        assert await complete_jobs(session, OWNER, *jobs_and_leases, [None] * 3, keep=True) == {ours}
 
     async def test_result_is_none_if_the_worker_held_all_jobs(self, session: Session) -> None:
         jobs = await insert_running(session, 3)

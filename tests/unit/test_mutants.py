@@ -1,5 +1,7 @@
 """Every mistake of `make mutants` can still be planted, and the tests that it names exist."""
 
+from itertools import combinations
+
 import pytest
 
 from tests.mutants.__main__ import ROOT
@@ -20,3 +22,12 @@ def test_mistake_can_be_planted(mutant: Mutant) -> None:
 
 def test_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_each_mistake_is_planted_once() -> None:
+    pairs = [
+        (mutant.name, other.name)
+        for mutant, other in combinations(MUTANTS, 2)
+        if mutant.file == other.file and (mutant.old in other.old or other.old in mutant.old)
+    ]
+    assert pairs == []

@@ -1,20 +1,20 @@
 """Mistakes in the declaration of schedules and in their compare-and-swap."""
 
-from tests.mutants.mutant import INTEGRATION, SQL, Mutant
+from tests.mutants.mutant import INTEGRATION, SQL, Mutant, ignored
 
 MUTANTS = (
     Mutant(
         name="fire-without-compare",
         file=SQL + "fire_schedule.sql",
         old=" AND last_enqueued_at IS NOT DISTINCT FROM $2::timestamptz",
-        new="",
+        new=ignored(" AND last_enqueued_at IS NOT DISTINCT FROM $2::timestamptz"),
         tests=(INTEGRATION + "test_cron.py",),
     ),
     Mutant(
         name="fire-of-an-old-expression",
         file=SQL + "fire_schedule.sql",
         old="\n      AND expression = $6 AND timezone = $7",
-        new="",
+        new=ignored("\n      AND expression = $6 AND timezone = $7"),
         tests=(INTEGRATION + "test_cron.py",),
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         name="replaced-version-declares-again",
         file=SQL + "declare_schedule.sql",
         old="$9::boolean OR excluded.version <> ALL (old.replaced_versions)",
-        new="true",
+        new="$9::boolean OR true",
         tests=(INTEGRATION + "test_cron.py::TestVersions",),
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = (
         name="fire-that-is-not-recorded",
         file=SQL + "fire_schedule.sql",
         old="SET last_enqueued_at = coalesce($4::timestamptz, last_enqueued_at), ",
-        new="SET ",
+        new="SET last_enqueued_at = CASE WHEN false THEN $4::timestamptz ELSE last_enqueued_at END, ",
         tests=(INTEGRATION + "test_cron.py",),
     ),
 )

@@ -3,21 +3,7 @@
 from tests.mutants.mutant import INTEGRATION, SQL, Mutant
 
 MUTANTS = (
-    # A handler starts only on a valid lease, which begins when its row is written.
-    Mutant(
-        name="start-on-an-expired-lease",
-        file="awa_py/worker/executor.py",
-        old="if self._in_flight.has_expired(job):  # last",
-        new="if False:  # last",
-        tests=(INTEGRATION + "test_leases.py",),
-    ),
-    Mutant(
-        name="lease-that-begins-before-a-wait",
-        file=SQL + "claim_jobs.sql",
-        old="WITH written AS MATERIALIZED (SELECT clock_timestamp() AS at)",
-        new="WITH written AS MATERIALIZED (SELECT now() AS at)",
-        tests=(INTEGRATION + "test_leases.py",),
-    ),
+    # A queue with durable claims, and a take-over, wait for the disk.
     Mutant(
         name="claims-that-are-never-durable",
         file=SQL + "claim_jobs.sql",
@@ -56,24 +42,10 @@ MUTANTS = (
     ),
     # Silence counts only if the leader has watched it.
     Mutant(
-        name="stale-rescue-after-an-election",
-        file=SQL + "rescue_stale_jobs.sql",
-        old="OR $3 >= coalesce(q.staleness, $1::interval)",
-        new="OR $3 IS NOT NULL",
-        tests=(INTEGRATION + "test_rescue.py",),
-    ),
-    Mutant(
         name="stale-rescue-after-a-hang",
         file=SQL + "rescue_stale_jobs.sql",
         old="\n              AND r.heartbeat_at < $4 - coalesce(q.staleness, $1::interval) / 2)",
         new=")",
-        tests=(INTEGRATION + "test_rescue.py",),
-    ),
-    Mutant(
-        name="overdue-rescue-after-an-election",
-        file="awa_py/maintenance/rescue.py",
-        old="if watch is None or watch.duration >= staleness:",
-        new="if True:",
         tests=(INTEGRATION + "test_rescue.py",),
     ),
     Mutant(
@@ -82,13 +54,6 @@ MUTANTS = (
         old="\n      AND (SELECT elected_at FROM awa.leader) < now() - coalesce(q.staleness, $3::interval)",
         new="",
         tests=(INTEGRATION + "test_claim.py",),
-    ),
-    Mutant(
-        name="keyed-jobs-of-a-refused-worker",
-        file=SQL + "rescue_lost_jobs.sql",
-        old="\n      AND r.concurrency_key IS NULL",
-        new="",
-        tests=(INTEGRATION + "test_rescue_gone_workers.py",),
     ),
     # Connections lead to the newest primary.
     Mutant(

@@ -1,65 +1,66 @@
 """Mistakes in the guard: only the attempt that holds the lease may change the job."""
 
-from tests.mutants.mutant import BASELINE, INTEGRATION, SQL, Mutant
+from tests.mutants.mutant import BASELINE, INTEGRATION, SQL, Mutant, ignored
 
-GUARD = "\n      AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int"
-WORKER_GUARD = "\n      AND worker_id = $3"
+GUARD = "AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int"
+COMPLETION_GUARD = "AND lease = ((SELECT jsonb_object($1::text::text[], $2::text::text[])) ->> id::text)::int"
+WORKER_GUARD = "AND worker_id = $3"
 
 MUTANTS = (
     Mutant(
         name="complete-without-lease",
         file=SQL + "complete_jobs.sql",
-        old="\n      AND lease = ((SELECT jsonb_object($1::text::text[], $2::text::text[])) ->> id::text)::int",
-        new="",
+        old=COMPLETION_GUARD,
+        new=ignored(COMPLETION_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="complete-without-worker",
         file=SQL + "complete_jobs.sql",
         old=WORKER_GUARD,
-        new="",
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="snooze-without-lease",
         file=SQL + "snooze_jobs.sql",
         old=GUARD,
-        new="",
+        new=ignored(GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="release-without-worker",
         file=SQL + "release_jobs.sql",
         old=WORKER_GUARD,
-        new="",
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="discard-without-lease",
         file=SQL + "discard_jobs.sql",
         old=GUARD,
-        new="",
+        new=ignored(GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="throttle-without-lease",
         file=SQL + "throttle_jobs.sql",
         old=GUARD,
-        new="",
+        new=ignored(GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="progress-without-lease",
         file=SQL + "update_progress.sql",
-        old="\n  AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int",
-        new="",
+        old=GUARD,
+        new=ignored(GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="renew-without-lease",
         file=SQL + "renew_leases.sql",
-        old="\n  AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int",
-        new="",
+        old=GUARD,
+        new=ignored(GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards", INTEGRATION + "test_worker_heartbeat.py"),
     ),
     Mutant(
@@ -80,28 +81,28 @@ MUTANTS = (
         name="release-without-lease",
         file=SQL + "release_jobs.sql",
         old=GUARD,
-        new="",
+        new=ignored(GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="discard-without-worker",
         file=SQL + "discard_jobs.sql",
         old=WORKER_GUARD,
-        new="",
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="snooze-without-worker",
         file=SQL + "snooze_jobs.sql",
         old=WORKER_GUARD,
-        new="",
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="throttle-without-worker",
         file=SQL + "throttle_jobs.sql",
         old=WORKER_GUARD,
-        new="",
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
@@ -114,23 +115,30 @@ MUTANTS = (
     Mutant(
         name="progress-without-worker",
         file=SQL + "update_progress.sql",
-        old="\n  AND worker_id = $3",
-        new="",
+        old=WORKER_GUARD,
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="renew-without-worker",
         file=SQL + "renew_leases.sql",
-        old="\n  AND worker_id = $3",
-        new="",
+        old=WORKER_GUARD,
+        new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards", INTEGRATION + "test_worker_heartbeat.py"),
     ),
     Mutant(
         name="check-without-lease",
         file=SQL + "check_leases.sql",
-        old="\n  AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int",
-        new="",
-        tests=(INTEGRATION + "test_forged_notifications.py", INTEGRATION + "test_worker_heartbeat.py"),
+        old=GUARD,
+        new=ignored(GUARD),
+        tests=(INTEGRATION + "test_finish.py::TestGuards",),
+    ),
+    Mutant(
+        name="check-without-worker",
+        file=SQL + "check_leases.sql",
+        old=WORKER_GUARD,
+        new=ignored(WORKER_GUARD),
+        tests=(INTEGRATION + "test_finish.py::TestGuards",),
     ),
     Mutant(
         name="release-counts-the-attempt",

@@ -1,6 +1,6 @@
 """Mistakes in the rescue of running jobs."""
 
-from tests.mutants.mutant import BASELINE, INTEGRATION, SQL, Mutant
+from tests.mutants.mutant import BASELINE, INTEGRATION, SQL, Mutant, ignored
 
 MUTANTS = (
     Mutant(
@@ -28,7 +28,7 @@ MUTANTS = (
         name="unbounded-rescue",
         file=SQL + "rescue_overdue_jobs.sql",
         old="    LIMIT $1\n",
-        new="    LIMIT $1 * 1000\n",
+        new="    LIMIT $1::bigint * 1000\n",
         tests=(INTEGRATION + "test_rescue.py",),
     ),
     Mutant(
@@ -91,7 +91,7 @@ MUTANTS = (
         name="take-over-without-a-leader",
         file=SQL + "take_over_jobs.sql",
         old="\n      AND (SELECT backend_pid FROM awa.leader) IN (SELECT awa.leader_lock_holders($6))",
-        new="",
+        new=ignored("\n      AND (SELECT backend_pid FROM awa.leader) IN (SELECT awa.leader_lock_holders($6))"),
         tests=(INTEGRATION + "test_claim.py", INTEGRATION + "test_rescue.py", INTEGRATION + "test_claim_loop.py"),
     ),
 )

@@ -36,8 +36,8 @@ MUTANTS = (
     Mutant(
         name="keys-out-of-order",
         file=BASELINE + "09_enqueue.sql",
-        old="ORDER BY unique_key, n) AS keyed",
-        new="ORDER BY unique_key DESC, n) AS keyed",
-        tests=(INTEGRATION + "test_enqueue_many.py", INTEGRATION + "test_enqueue.py"),
+        old="now() + unique_for, unique_states)::awa.unique_keys)",
+        new="now() + unique_for, unique_states)::awa.unique_keys ORDER BY id)",
+        tests=(INTEGRATION + "test_enqueue.py::TestMany",),
     ),
 )
