@@ -86,7 +86,7 @@ async def remove_worker(session: Session, worker_id: UUID) -> None:
 
 
 async def renew_leases(session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int]) -> dict[int, bool]:
-    """Renew leases. Return the jobs that the worker still holds, and whether each is to be cancelled."""
+    """Renew leases. Return the jobs whose leases were renewed, and whether each is to be cancelled."""
     return {row["id"]: row["cancel"] for row in await session.fetch("renew_leases", ids, leases, worker_id)}
 
 

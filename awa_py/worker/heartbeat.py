@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from operator import attrgetter
 
@@ -145,7 +145,10 @@ class Heartbeat:
                     await self._send(connection)
             except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
                 self._log_throttle.log(logging.WARNING, "heartbeat", "a heartbeat failed: %s", describe(error))
-                reconnecting.drop()
+                # If PostgreSQL refuses it, e.g. because the disk is full, the session and its lock stay: without them,
+                # the leader would take the worker for dead.
+                if isinstance(error, CONNECTION_LOST):
+                    reconnecting.drop()
                 await asyncio.sleep(RETRY_S)
                 continue
             renewal_s = self._last_renewal + self._interval_s - time.monotonic()
@@ -198,9 +201,12 @@ class Heartbeat:
         ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
         cancelled_by_id = await store.renew_leases(session, self._worker.id, ids, leases)
         for job in jobs:
-            if job.id in cancelled_by_id:
-                job.renewed_at = now
-        self._stop_lost_or_cancelled(jobs, cancelled_by_id)
+            if job.id not in cancelled_by_id:  # locked, or lost
+                self._unchecked.add(job)
+                continue
+            job.renewed_at = now
+            if cancelled_by_id[job.id]:
+                self._request_stop(job, StopReason.CANCELLED)
 
     def _intervals(self, rows: Iterable[Record]) -> tuple[float, float]:
         """Return the renewal interval and the staleness: those of the queue with the shortest staleness, or our own."""
@@ -221,7 +227,7 @@ class Heartbeat:
                     self._request_stop(job, StopReason.LEASE_EXPIRED)
 
     async def _check_leases(self, session: Session) -> None:
-        """Check the jobs that notifications named; or all jobs, if notifications do not arrive."""
+        """Check the jobs that notifications named, or that were not renewed; or all, if notifications do not arrive."""
         jobs = []
         while self._unchecked:  # the worker's thread may add to it
             jobs.append(self._unchecked.pop())
@@ -229,14 +235,12 @@ class Heartbeat:
             jobs = list(self._in_flight)
         if jobs:
             ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
-            self._stop_lost_or_cancelled(jobs, await store.check_leases(session, self._worker.id, ids, leases))
-
-    def _stop_lost_or_cancelled(self, jobs: Iterable[ClaimedJob], cancelled_by_id: Mapping[int, bool]) -> None:
-        for job in jobs:
-            if job.id not in cancelled_by_id:
-                self._request_stop(job, StopReason.LEASE_LOST)
-            elif cancelled_by_id[job.id]:
-                self._request_stop(job, StopReason.CANCELLED)
+            cancelled_by_id = await store.check_leases(session, self._worker.id, ids, leases)
+            for job in jobs:
+                if job.id not in cancelled_by_id:
+                    self._request_stop(job, StopReason.LEASE_LOST)
+                elif cancelled_by_id[job.id]:
+                    self._request_stop(job, StopReason.CANCELLED)
 
     def _request_stop(self, job: ClaimedJob, reason: StopReason) -> None:
         self._worker_loop.call_soon_threadsafe(job.request_stop, reason)

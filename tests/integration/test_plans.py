@@ -64,6 +64,11 @@ def scans(root: Node, relation: str) -> list[tuple[str, str | None]]:
     ]
 
 
+def scans_by_value(root: Node, relation: str) -> list[tuple[str, str | None]]:
+    """Return the scans that find rows by their values: not those by ctid, which read the rows of another scan."""
+    return [scan for scan in scans(root, relation) if scan[0] != "Tid Scan"]
+
+
 def sorted_tables(root: Node) -> set[str]:
     """Return the tables whose rows are sorted."""
     return {
@@ -123,7 +128,7 @@ class TestStablePlans:
         self, big: DedicatedConnection, generic: bool, name: str, values: str
     ) -> None:
         root = await plan(big, name, values, generic=generic)
-        assert scans(root, "running") == [("Index Scan", "running_pkey")]
+        assert scans_by_value(root, "running") == [("Index Scan", "running_pkey")]
 
     async def test_plan_of_polling_many_queues(self, big: DedicatedConnection, generic: bool) -> None:
         root = await plan(big, "has_ready_jobs", "'{q1,q2,q9}', '{work}'", generic=generic)
@@ -202,7 +207,7 @@ async def test_plan_made_for_an_empty_table_is_good_for_a_full_one(
         root = await plan(connection, name, FINISHES[name], generic=generic)
     finally:
         await connection.close()
-    assert scans(root, "running") == [("Index Scan", "running_pkey")]
+    assert scans_by_value(root, "running") == [("Index Scan", "running_pkey")]
     (scan,) = [node for node in nodes(root) if node.get("Index Name") == "running_pkey"]
     assert "ANY" in scan["Index Cond"]
     assert not [node for node in nodes(root) if node.get("Function Name") == "unnest"]

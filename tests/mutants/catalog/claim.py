@@ -137,6 +137,27 @@ MUTANTS = (
         tests=(INTEGRATION + "test_claim_loop.py",),
     ),
     Mutant(
+        name="renewal-waits-for-locked-rows",
+        file=SQL + "renew_leases.sql",
+        old="FOR NO KEY UPDATE SKIP LOCKED",
+        new="FOR NO KEY UPDATE",
+        tests=(INTEGRATION + "test_heartbeat_session.py",),
+    ),
+    Mutant(
+        name="locked-job-is-lost",
+        file="awa_py/worker/heartbeat.py",
+        old="                self._unchecked.add(job)\n                continue\n",
+        new="                self._request_stop(job, StopReason.LEASE_LOST)\n                continue\n",
+        tests=(INTEGRATION + "test_heartbeat_session.py",),
+    ),
+    Mutant(
+        name="refused-heartbeat-ends-the-session",
+        file="awa_py/worker/heartbeat.py",
+        old="if isinstance(error, CONNECTION_LOST):",
+        new="if True:",
+        tests=(INTEGRATION + "test_heartbeat_session.py",),
+    ),
+    Mutant(
         name="former-session-stays",
         file="awa_py/db/reconnecting.py",
         old="                await self._replace_session(self._connection)\n",
