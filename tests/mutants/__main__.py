@@ -27,8 +27,8 @@ PAGE = ROOT / "docs" / "mutants.md"
 INTRODUCTION = """# Planted mistakes
 
 `make mutants` plants each of these mistakes in a copy of the tree, one at a time, runs the tests concerned, and fails
-if no test notices one. It takes about 15 minutes, and `make mutants ARGS=guard` plants only those of one area. The run
-that planted all of them wrote this page. `tests/mutants/catalog` has the lines.
+if no test notices one. It takes about 15 minutes, and `make mutants ARGS=guard` plants only those of one area. A run
+of all of them writes this page if none survives. `tests/mutants/catalog` has the lines.
 
 | area | mistake | file | noticed by |
 |---|---|---|---|"""
