@@ -118,6 +118,12 @@ async def test_silent_host_does_not_hide_the_next_one(
             await use(Database(with_first_host(database_url, port), Schema()))
 
 
+async def test_silent_host_delays_a_connection_only_for_a_moment(database_url: str) -> None:
+    with silent_host(full=False) as port:
+        async with asyncio.timeout(servers.CONNECT_TIMEOUT_S / 2):
+            await open_session(Database(with_first_host(database_url, port), Schema()))
+
+
 async def test_host_that_was_used_last_is_asked_first_and_alone(database_url: str) -> None:
     async with counting_host() as (port, heard):
         database = Database(with_first_host(database_url, port), Schema())

@@ -68,7 +68,7 @@ MUTANTS = (
         file="awa_py/db/servers.py",
         old="            timeout_s = OTHER_HOSTS_S\n",
         new="            timeout_s = None\n",
-        tests=(INTEGRATION + "test_servers.py",),
+        tests=(INTEGRATION + "test_servers.py::test_silent_host_delays_a_connection_only_for_a_moment",),
     ),
     Mutant(
         name="former-primary-is-accepted",
