@@ -77,8 +77,11 @@ async def declare_schedule(
     session: Session, definition: CronDefinition, *, as_newest: bool = False
 ) -> DeclarationResult:
     """Write a schedule that an app declares, unless a newer version of the app did, or an operator set it."""
-    row = await session.fetchrow("declare_schedule", *_columns(definition), definition.version, as_newest)
-    assert row is not None
+    values = (*_columns(definition), definition.version, as_newest)
+    for _ in range(2):  # if it waited for a worker that declares the same, it compared with the row from before
+        (row,) = await session.fetch("declare_schedule", *values)
+        if not row["is_overruled"]:
+            break
     return DeclarationResult(**dict(row))
 
 
