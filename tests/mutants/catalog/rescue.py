@@ -48,7 +48,14 @@ MUTANTS = (
     Mutant(
         name="deadlines-of-silence-before-the-election",
         file="awa_py/maintenance/rescue.py",
-        old="if watch is None or watch.duration >= staleness:",
+        old="if watch is None or (await watch.sees(session) and watch.duration >= staleness):",
+        new="if True:",
+        tests=(INTEGRATION + "test_rescue.py",),
+    ),
+    Mutant(
+        name="silence-while-commits-hang",
+        file="awa_py/maintenance/rescue.py",
+        old="if time.monotonic() - began_at <= MAX_COMMIT_S:",
         new="if True:",
         tests=(INTEGRATION + "test_rescue.py",),
     ),
