@@ -40,6 +40,14 @@ MUTANTS = (
         new='if row["id"] not in {job_id for job_id, _ in known}]',
         tests=(INTEGRATION + "test_claim.py",),
     ),
+    # Two workers start at the same time.
+    Mutant(
+        name="declarations-without-a-second-look",
+        file="awa_py/store/kinds.py",
+        old="for _ in range(2):",
+        new="for _ in range(1):",
+        tests=(INTEGRATION + "test_concurrent_declarations.py",),
+    ),
     # Silence counts only if the leader has watched it.
     Mutant(
         name="stale-rescue-after-a-hang",
