@@ -49,6 +49,13 @@ QUICK = Settings(
     poll_interval=seconds(0.2),
 )
 
+# What a crash of the server does if the commits of the claims have not reached the disk.
+UNDO_CLAIMS = """
+    WITH gone AS (DELETE FROM awa.running RETURNING *)
+    INSERT INTO awa.ready (id, kind, queue, max_attempts, lease, attempt)
+    SELECT id, kind, queue, max_attempts, lease - 1, attempt - 1 FROM gone
+"""
+
 # A lease of a second: for tests of what happens when it is lost.
 HASTY = replace(QUICK, heartbeat_interval=seconds(0.2), heartbeat_staleness=seconds(1.5))
 

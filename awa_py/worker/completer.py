@@ -162,7 +162,12 @@ class Completer:
         commit_unknown = False
         while True:
             try:
+                was_connected = self._connection.connected
                 session = Session(await self._connection.get(), self._schema)
+                if not was_connected:  # until now, a crash may have undone claims, and this worker repeated them
+                    jobs = self._remove_repeated(jobs, rule.action)
+                    if not jobs:
+                        return
                 batch: OutcomeBatch[Any] = OutcomeBatch(
                     session=session, worker_id=self._worker_id, jobs=jobs, keep_completed=self._keep_completed
                 )
@@ -209,6 +214,13 @@ class Completer:
         first claim.
         """
         return self._in_flight.get(job.id) is job
+
+    def _remove_repeated(self, jobs: Sequence[ClaimedJob], action: str) -> list[ClaimedJob]:
+        """Remove and report the jobs that this worker has claimed again. Return the others."""
+        if repeated := [job for job in jobs if not self._is_current(job)]:
+            self._remove(repeated)
+            self._report_lost(repeated, action)
+        return [job for job in jobs if self._is_current(job)]
 
     def _finish(
         self,

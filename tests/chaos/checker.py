@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tests.chaos.evidence import Evidence, Start
 from tests.chaos.faults.base import MAX_RECOVERY_S
+from tests.chaos.faults.network import HoldClaim
 from tests.chaos.producers import Fate
 from tests.chaos.recovery import recoveries
 
@@ -98,13 +99,15 @@ def _states(evidence: Evidence) -> Iterator[Finding]:
         if row.state in FINAL - allowed:
             yield Finding(f"job {row.id} ({row.kind}) is {row.state}", (row.id,))
         never_ran = row.state == "failed" and not evidence.by_job.get(row.id)
-        if never_ran and not _claimed_by_a_dead_worker(evidence, row.created_at, row.finalized_at or 0):
+        if never_ran and not _may_be_claimed_without_a_start(evidence, row.created_at, row.finalized_at or 0):
             yield Finding(f"job {row.id} ({row.kind}) failed without ever having run", (row.id,))
 
 
-def _claimed_by_a_dead_worker(evidence: Evidence, since: float, until: float) -> bool:
-    """Return whether a process was killed or frozen in this time, and may have claimed the job without starting it."""
+def _may_be_claimed_without_a_start(evidence: Evidence, since: float, until: float) -> bool:
+    """Return whether a worker was killed or frozen in this time, or the answer to its claim came after the lease."""
     return any(
+        fault.name == HoldClaim.name and fault.began < until and fault.ended > since for fault in evidence.faults
+    ) or any(
         (life.killed and life.ended is not None and since <= life.ended <= until)
         or any(began < until and ended > since for began, ended in evidence.long_freezes(life.pid))
         for life in evidence.lives

@@ -200,6 +200,12 @@ ALLOWED = {
         starts=[start(kind="ordered", key="k", ended=21.0), replace(SECOND, kind="ordered", key="k", at=20.0)],
         lives=lives(frozen=[(10.5, 20.5)]),
     ),
+    "a worker cannot start a job if the answer to its claim comes after the lease": evidence(
+        rows=[row(kind="once", state="failed", nonce=None), row(2, nonce="2@16.0", finalized_at=17.5)],
+        starts=[start(2, at=16.0)],
+        orders=[order(), order(2)],
+        faults=[fault(name="late answer to a claim", began=9.5, ended=15.5, healed=15.5)],
+    ),
     "a worker that alone is cut off cannot write its outcome": evidence(
         rows=[BY_SECOND],
         starts=[start(), SECOND],

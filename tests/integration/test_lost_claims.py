@@ -6,11 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from awa_py import App, Job, State
+from awa_py import App, Context, Job, State
 from awa_py.db.database import Database
+from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
 from tests.chaos.proxy import CLAIMS, FaultProxy, Trap, fault_proxy
-from tests.support import QUICK, another_session, count, eventually, seconds, with_settings, working
+from tests.support import (
+    QUICK,
+    UNDO_CLAIMS,
+    Gate,
+    another_session,
+    count,
+    eventually,
+    sample,
+    seconds,
+    with_settings,
+    working,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -78,3 +90,38 @@ async def test_quiet_worker_releases_the_jobs_of_a_lost_answer(
                 return (found.state, found.attempt, found.lease) == (State.AVAILABLE, 0, 1)
 
             await eventually(is_released)
+
+
+async def test_outcome_of_a_claim_that_was_undone_and_repeated_here_is_not_written(
+    database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome waits for a connection. Until then, a crash has undone the claim, and the worker repeated it."""
+    app = with_settings(database_url, QUICK)
+    again = Gate()
+    is_undone = False
+
+    @app.job
+    def work(ctx: Context) -> str:
+        return again(ctx) if is_undone else "of the first attempt"
+
+    async with app, working(app) as worker:
+        assert worker._parts is not None
+        connection = worker._parts.completer._connection
+        get = connection.get
+
+        async def get_late() -> DedicatedConnection:
+            nonlocal is_undone
+            if not is_undone:
+                is_undone = True
+                await session.connection.execute(UNDO_CLAIMS)
+                await eventually(again.started.is_set)
+            return await get()
+
+        connection.drop()
+        monkeypatch.setattr(connection, "get", get_late)
+        job = await app.enqueue("work")
+        await eventually(again.started.is_set)
+        await eventually(lambda: sample(worker, "awa_lost_leases_total"))
+        assert (await app.get(job.id)).state is State.RUNNING
+        again.open.set()
+        assert await app.result(job.id, timeout="20s") == "the end"

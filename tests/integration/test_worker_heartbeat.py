@@ -25,6 +25,7 @@ from tests.support import (
     OWNER,
     PATIENCE_S,
     QUICK,
+    UNDO_CLAIMS,
     Gate,
     another_session,
     beaten_since,
@@ -40,13 +41,6 @@ from tests.support import (
 )
 
 pytestmark = pytest.mark.integration
-
-# What a crash of the server does if the commits of the claims have not reached the disk.
-UNDO_CLAIMS = """
-    WITH gone AS (DELETE FROM awa.running RETURNING *)
-    INSERT INTO awa.ready (id, kind, queue, max_attempts, lease, attempt)
-    SELECT id, kind, queue, max_attempts, lease - 1, attempt - 1 FROM gone
-"""
 
 
 class TestHeartbeat:

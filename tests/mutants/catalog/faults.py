@@ -40,6 +40,13 @@ MUTANTS = (
         new='if row["id"] not in {job_id for job_id, _ in known}]',
         tests=(INTEGRATION + "test_claim.py",),
     ),
+    Mutant(
+        name="outcome-of-an-undone-claim",
+        file="awa_py/worker/completer.py",
+        old="                if not was_connected:",
+        new="                if False:",
+        tests=(INTEGRATION + "test_lost_claims.py",),
+    ),
     # Two workers start at the same time.
     Mutant(
         name="declarations-without-a-second-look",
