@@ -7,22 +7,26 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
+from weakref import WeakSet
 
 from awa_py.arguments.json_text import dumps
+from awa_py.builtin.flow import FLOW, KIND, add_flow
 from awa_py.client import Client
+from awa_py.connections import Connection, Pool
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection, Pool
 from awa_py.definitions import JobDecorator, JobDefinition
 from awa_py.durations import Duration
-from awa_py.errors import ConfigError, InvalidArguments
+from awa_py.errors import AwaError, ConfigError
 from awa_py.maintenance.election import Candidate
 from awa_py.maintenance.one_shot import Maintenance
 from awa_py.maintenance.tasks import one_shot_tasks
 from awa_py.model.declarations import Declarations, check_version, source_version
+from awa_py.model.flow import Flow
 from awa_py.model.job import Job, NewJob
 from awa_py.model.options import JobOptions, check_names, make_template
-from awa_py.model.registry import CronDefinition, Handler, Registry, check_schedule
+from awa_py.model.outcomes import Next
+from awa_py.model.registry import CronDefinition, Registry, check_schedule
 from awa_py.model.routes import Routes
 from awa_py.model.worker_name import WorkerName
 from awa_py.observability.history import Event
@@ -63,6 +67,7 @@ class App:
         self.settings = settings or Settings.from_env()
         self.registry = Registry(Routes(routes))
         self._version = check_version(version)
+        self._workers: WeakSet[Worker] = WeakSet()
         self._started = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {os.getpid()}"  # the last resort
 
     async def __aenter__(self) -> "App":
@@ -149,7 +154,7 @@ class App:
         handler = self.registry.get(kind)
         arguments = dict(args or {})
         if handler is not None:
-            arguments = _checked_arguments(handler, arguments)
+            arguments = handler.signature.to_json(arguments)
             options = {**handler.options, **options}
         queue = self.registry.routes.queue_for(kind)
         template = make_template(kind, options, self.settings, queue, handler.signature if handler else None)
@@ -170,6 +175,16 @@ class App:
         """Enqueue all of the jobs or none, in one transaction. Return them in the same order."""
         return await self.client.enqueue_many(list(jobs), connection)
 
+    async def start(
+        self, flow: Flow, *, connection: Connection | None = None, **options: Unpack[JobOptions]
+    ) -> Job[Any]:
+        """Enqueue a flow, as one job. Its result is that of the flow, and its children are the jobs of the flow."""
+        check_names(KIND, options)
+        queue = self.registry.routes.queue_for(KIND)
+        template = make_template(KIND, options, self.settings, queue, FLOW.signature)
+        args = dumps(flow.to_args(), what="flow", limit=self.settings.max_args_bytes)
+        return await self.client.enqueue(template.fill(args), connection)
+
     @overload
     async def get(self, job: Job[T]) -> Job[T]: ...
     @overload
@@ -178,6 +193,8 @@ class App:
         """Return the job as it is now, or raise JobNotFound."""
         return await self.client.get(_id(job))
 
+    @overload  # the result is that of the last state
+    async def result(self, job: Job[Next], *, timeout: Duration | None = None) -> Any: ...
     @overload
     async def result(self, job: Job[T], *, timeout: Duration | None = None) -> T: ...
     @overload
@@ -189,16 +206,43 @@ class App:
         """
         return await self.client.result(_id(job), timeout=timeout)
 
-    async def cancel(self, job: Job | int) -> bool:
-        """Cancel a job; if it runs, its worker is told within about a second. Return False if it had ended."""
-        return bool(await self.client.cancel_many([_id(job)]))
+    async def signal(
+        self,
+        job: Job | int,
+        name: str,
+        data: object = None,
+        *,
+        key: str | None = None,
+        connection: Connection | None = None,
+    ) -> bool:
+        """Send a signal to a job, which `ctx.wait_signal` returns. With `connection`, do so in its transaction.
+
+        A signal with the same `key` as one before it is not sent again: return False. Raise JobNotFound, JobEnded, or
+        TooManySignals if the job has not taken the last 1000.
+        """
+        return await self.client.signal(_id(job), name, data, key=key, connection=connection)
+
+    async def cancel(self, job: Job | int, *, children: bool = True) -> bool:
+        """Cancel a job; if it runs, its worker is told within about a second. Return False if it had ended.
+
+        The unfinished children of a job are cancelled with it, and theirs, unless `children` is False.
+        """
+        return bool(await self.client.cancel_many([_id(job)], children=children))
 
     async def retry(self, job: Job | int) -> bool:
-        """Make a job available: again with fresh counters if it has ended, or now if it waits.
+        """Make a job available: again with fresh counters if it has ended, or now if it is not due.
 
-        Return False if it runs, or if another job holds its unique key.
+        Return False if it runs, if it waits for a timer, a signal or a child, or if another job holds its unique key.
         """
         return bool(await self.client.retry_many([_id(job)]))
+
+    async def rewind(self, job: Job | int, *, to: str) -> None:
+        """Forget the step `to` of a durable job and all that followed, and make the job available from there.
+
+        Unfinished children that these steps spawned are cancelled. Raise AwaError if the job runs, and InvalidStep with
+        the names of its steps if `to` is none of them.
+        """
+        await self.client.rewind(_id(job), to=to)
 
     async def delete(self, job: Job | int) -> bool:
         """Delete a job. Return False if it runs, or does not exist."""
@@ -247,11 +291,12 @@ class App:
 
         `name` is the worker's label. It defaults to AWA_WORKER_PREFIX, AWA_WORKER_VERSION and AWA_WORKER_ID.
         """
+        add_flow(self.registry)
         database = self._shared.find_database()
         metrics = metrics or Metrics()
         worker_id = uuid4()
         candidate = self.candidate(process_id=worker_id, metrics=metrics, name=name) if maintenance else None
-        return Worker(
+        worker = Worker(
             database,
             self.registry,
             self.settings,
@@ -263,6 +308,19 @@ class App:
             declarations=self.declarations(name),
             services=[] if candidate is None else [candidate],
         )
+        self._workers.add(worker)
+        return worker
+
+    async def take_over(self) -> int:
+        """Move stale jobs of dead workers to the workers of this app that run in this process. Return how many.
+
+        Each worker does so when it starts. It takes over as many jobs as it has free slots, of its queues and kinds,
+        if a leader has watched them for the staleness. What no worker takes over, the leader rescues.
+        """
+        workers = [worker for worker in self._workers if worker.claims]
+        if not workers:
+            raise AwaError("no worker of this app runs in this process: call take_over() while app.work() runs")
+        return sum([await worker.take_over() for worker in workers])
 
     def declarations(self, name: WorkerName | None = None) -> Declarations:
         """Return what this app declares about its kinds. `name` is that of the worker that declares it."""
@@ -291,12 +349,3 @@ class App:
 
 def _id(job: Job | int) -> int:
     return job if isinstance(job, int) else job.id
-
-
-def _checked_arguments(handler: Handler, args: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments as JSON. They may be Python values, or JSON already."""
-    try:
-        return handler.signature.dump((), args)
-    except InvalidArguments:
-        handler.signature.load(args)
-        return args

@@ -15,7 +15,9 @@ from typing import Any, Self
 import asyncpg
 
 from awa_py import durations
+from awa_py.arguments.untyped import dump_untyped
 from awa_py.background import wait_for_event
+from awa_py.connections import Connection, Pool
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.errors import (
@@ -26,24 +28,27 @@ from awa_py.db.errors import (
     translate_permission_errors,
 )
 from awa_py.db.reconnecting import RECONNECT_DELAYS_S
-from awa_py.db.types import Connection, Pool
 from awa_py.durations import Duration
 from awa_py.enqueue.enqueuer import Enqueuer, enqueued_job
 from awa_py.enqueue.group_commit import GroupCommit
 from awa_py.errors import AwaError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from awa_py.model.job import UNFINISHED, Job, NewJob, State
+from awa_py.model.names import check_signal
 from awa_py.observability.explain import explain
 from awa_py.observability.history import Event, history
 from awa_py.observability.tracing import add_trace_context
 from awa_py.rate_limiter import RateLimiter
 from awa_py.result_waiter import ResultWaiter
 from awa_py.settings import Settings
-from awa_py.store import bulk
+from awa_py.store import bulk, durable_jobs, job_trees
 from awa_py.store import election as election_store
 from awa_py.store import events as event_store
 from awa_py.store import jobs as job_store
 from awa_py.store import rate_limits as rate_store
+from awa_py.store import signals as signal_store
+from awa_py.store.job_trees import JobTree
 from awa_py.store.rate_limits import TokenGrant
+from awa_py.store.rewind import Rewind, rewind
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -183,16 +188,48 @@ class Client:
             circumstances = await job_store.explain_job(session, job_id, staleness=self.settings.heartbeat_staleness)
             leader = await election_store.get_leader(session)
             now = await session.now()
+            wait = await durable_jobs.get_wait(session, job_id)
         if circumstances is None:
             raise _job_not_found(job_id)
-        return explain(found[job_id], circumstances, has_leader=leader is not None, now=now)
+        return explain(found[job_id], circumstances, wait=wait, has_leader=leader is not None, now=now)
 
-    async def cancel_many(self, job_ids: Sequence[int]) -> dict[int, str]:
+    async def tree(self, job_id: int) -> JobTree:
+        """Return the tree of jobs that this one belongs to, from its root."""
+        async with self.session() as session:
+            tree = await job_trees.read_tree(session, job_id)
+        if tree is None:
+            raise _job_not_found(job_id)
+        return tree
+
+    async def rewind(self, job_id: int, *, to: str) -> Rewind:
+        """Forget a step of a durable job and all that followed, and make the job available."""
+        async with self.session() as session:
+            return await rewind(session, job_id, to=to, write_events=bool(self.settings.events_retention))
+
+    async def signal(
+        self,
+        job_id: int,
+        name: str,
+        data: object = None,
+        *,
+        key: str | None = None,
+        connection: Connection | None = None,
+    ) -> bool:
+        """Send a signal to a job. Return False if one with the same name and key was sent before."""
+        check_signal(name, key)
+        text = None
+        if data is not None:
+            text = dump_untyped(data, what=f'signal "{name}"', noun="data", limit=self.settings.max_args_bytes)
+        async with self.session(connection) as session:
+            return await signal_store.send_signal(session, job_id, name, text, key)
+
+    async def cancel_many(self, job_ids: Sequence[int], *, children: bool = True) -> dict[int, str]:
         """Cancel jobs. Return, for each unfinished one, `cancelled` or, if it runs, `requested` (of its worker)."""
+        store_cancel = job_store.cancel_trees if children else job_store.cancel_jobs
         answers: dict[int, str] = {}
 
         async def cancel(session: Session, ids: Sequence[int]) -> Collection[int]:
-            answers.update(await job_store.cancel_jobs(session, ids))
+            answers.update(await store_cancel(session, ids))
             return answers
 
         await self._change(job_ids, cancel, UNFINISHED)

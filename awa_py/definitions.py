@@ -10,13 +10,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from awa_py import durations
+from awa_py.arguments.json_text import dumps
 from awa_py.client import Client
-from awa_py.db.types import Connection
+from awa_py.connections import Connection
 from awa_py.durations import Duration
-from awa_py.errors import ConfigError
+from awa_py.errors import ConfigError, InvalidJob, InvalidStep
 from awa_py.model.context import BatchJob, Context
-from awa_py.model.job import Job, NewJob, Result
+from awa_py.model.flow import PartialJob
+from awa_py.model.job import MAX_ATTEMPTS, Job, NewJob, Result
 from awa_py.model.options import JobOptions, JobTemplate, check_names, make_template
+from awa_py.model.outcomes import Next
 from awa_py.model.registry import Batching, Handler, Registry
 from awa_py.model.routes import Routes
 from awa_py.settings import Settings
@@ -95,6 +98,38 @@ class JobDefinition(Generic[Params, Result, Function]):
         """Enqueue the job. If another job holds its unique key, return that one, with `is_new` False."""
         return await self._owner.client.enqueue(self.new(*args, **kwargs), self._connection)
 
+    def partial(self, **arguments: Any) -> PartialJob:
+        """Return a job for a flow, with some of the arguments: the others are results of the jobs before it."""
+        handler, settings = self._handler, self._owner.settings
+        if self._options.get("unique"):
+            raise InvalidJob(f"{self.kind}: a job of a flow has no unique key: use .options(unique=False)")
+        args = dumps(handler.signature.dump_some(arguments), what=self.kind, limit=settings.max_args_bytes)
+        key = self._options.get("concurrency_key")
+        if key != handler.options.get("concurrency_key"):
+            raise InvalidJob(f"{self.kind}: partial() takes the concurrency_key of the declaration, not of .options(…)")
+        # What depends on the arguments is completed by the database, when all of them are known.
+        options: JobOptions = {**self._options, "concurrency_key": None, "concurrency_limit": None, "ordered": None}
+        template = make_template(self.kind, options, settings, self._owner.registry.routes.queue_for(self.kind))
+        return PartialJob(job=template.fill(args), signature=handler.signature)
+
+    def next(self, *args: Params.args, **kwargs: Params.kwargs) -> Next:
+        """Check the arguments and return a Next: a handler that returns it makes this the next state of its job."""
+        return self._next(None, args, kwargs)
+
+    def later(self, delay: Duration, /, *args: Params.args, **kwargs: Params.kwargs) -> Next:
+        """Return a Next that makes this the next state of the job after `delay`."""
+        return self._next(delay, args, kwargs)
+
+    def _next(self, delay: Duration | None, args: tuple[object, ...], kwargs: dict[str, object]) -> Next:
+        if self._connection is not None or self._options != self._handler.options:
+            raise InvalidStep(
+                f"{self.kind}: the options of a state are those of its declaration: leave out .options(…)"
+            )
+        try:
+            return Next(self.kind, self._handler.signature.dump(args, kwargs), delay=delay)
+        except InvalidJob as error:
+            raise InvalidStep(f"Next: {error}") from None
+
     def __repr__(self) -> str:
         return f"<awa job {self.kind}>"
 
@@ -133,7 +168,13 @@ class JobDecorator:
     def __call__(self, function: Callable[P, T], /) -> JobDefinition[P, T, Callable[P, T]]: ...
     @overload
     def __call__(
-        self, function: None = None, /, *, kind: str | None = None, **options: Unpack[JobOptions]
+        self,
+        function: None = None,
+        /,
+        *,
+        kind: str | None = None,
+        retries: int | None = None,
+        **options: Unpack[JobOptions],
     ) -> "JobDecorator": ...
     @overload
     def __call__(
@@ -144,6 +185,7 @@ class JobDecorator:
         batch: int,
         linger: Duration | None = None,
         kind: str | None = None,
+        retries: int | None = None,
         **options: Unpack[JobOptions],
     ) -> Callable[[Callable[[list[BatchJob]], T]], JobDefinition[..., Any, Callable[[list[BatchJob]], T]]]: ...
     def __call__(
@@ -154,19 +196,24 @@ class JobDecorator:
         kind: str | None = None,
         batch: int | None = None,
         linger: Duration | None = None,
+        retries: int | None = None,
         **options: Unpack[JobOptions],
     ) -> Any:
-        """Declare a job. Its kind is the function's name unless `kind` is given; for the options, see `JobOptions`.
+        """Declare a job. For the options, see `JobOptions`; `retries=2` is the same as `max_attempts=3`.
+
+        Its kind is `kind`, or the function's name, or `Class.name` for a `@staticmethod` of a class.
 
         With `batch`, the handler is called with a list of at most that many jobs (`awa.BatchJob`). The first job of a
         batch waits at most `linger` for the others. The handler may settle each job on its own.
         """
-        merged: JobOptions = {**self._options, **options}
+        merged: JobOptions = {**self._options, **options, **_attempts(retries, options)}
         decorator = JobDecorator(self._owner, merged, kind or self._kind, _batching(batch, linger) or self._batching)
         return decorator if function is None else decorator._declare(function)
 
     def _declare(self, function: Callable[..., Any]) -> JobDefinition:
-        kind = self._kind or function.__name__
+        if isinstance(function, staticmethod):
+            function = function.__func__
+        kind = self._kind or _default_kind(function)
         check_names(kind, self._options)
         handler = Handler.from_function(kind, function, self._batching, self._options)
         # Check the options now, not at the first enqueue.
@@ -176,6 +223,23 @@ class JobDecorator:
             raise ConfigError(f"{kind}: linger must be shorter than the timeout, or jobs time out before they start")
         self._owner.registry.add(handler)
         return JobDefinition(self._owner, handler, self._options)
+
+
+def _default_kind(function: Callable[..., Any]) -> str:
+    """Return the function's name, after the name of its class if it has one."""
+    name: str = getattr(function, "__qualname__", function.__name__)
+    return name.rpartition("<locals>.")[2]
+
+
+def _attempts(retries: int | None, options: JobOptions) -> JobOptions:
+    """Return the option that allows this number of retries."""
+    if retries is None:
+        return {}
+    if options.get("max_attempts") is not None:
+        raise ConfigError("give either retries or max_attempts, not both: 2 retries are 3 attempts")
+    if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries < MAX_ATTEMPTS:
+        raise ConfigError(f"retries is a number from 0 to {MAX_ATTEMPTS - 1}, not {retries!r}")
+    return {"max_attempts": retries + 1}
 
 
 def _batching(size: int | None, linger: Duration | None) -> Batching | None:

@@ -16,7 +16,14 @@ AwaError
 ├── UnknownRoute            no route has that pattern
 ├── JobNotFound             no job has that id, or it was deleted after its retention
 ├── JobFailed               the awaited job ended without a result
-│   └── JobCancelled        … because it was cancelled
+│   ├── JobCancelled        … because it was cancelled
+│   └── ChildFailed         … and its parent waited for it
+├── JobEnded                a signal to a job that has ended
+├── TooManySignals          a signal to a job that has not taken the last 1000
+├── ReplayMismatch          a durable job makes another call under a recorded name, or with other arguments
+├── InvalidStep             a durable call that cannot be made or recorded: its name, its result or its number
+├── StepFailed              the recorded error of a step, if its class is not known
+├── StepTimeout             a step took longer than its timeout
 ├── ResultTimeout           the awaited job did not end in time
 ├── HandlerStopped          a handler in a thread waits for something although it was told to stop
 ├── SchemaError             the database's schema does not fit this version of awa
@@ -99,6 +106,43 @@ class JobFailed(AwaError):
 
 class JobCancelled(JobFailed):
     """The awaited job was cancelled."""
+
+
+class ChildFailed(JobFailed):
+    """A child of a durable job failed, or was cancelled."""
+
+    def __init__(self, job_id: int, kind: str, error: str) -> None:
+        super().__init__(f"child {job_id} ({kind}) failed: {error}")
+        self.job_id = job_id
+        self.kind = kind
+        self.error = error
+
+    def __reduce__(self) -> tuple[type["ChildFailed"], tuple[int, str, str]]:
+        return ChildFailed, (self.job_id, self.kind, self.error)
+
+
+class JobEnded(AwaError):
+    """A signal to a job that has ended."""
+
+
+class TooManySignals(AwaError):
+    """A signal to a job that has not taken the last 1000."""
+
+
+class ReplayMismatch(AwaError):
+    """A durable job makes another call than it did when the call was recorded. The job fails at once."""
+
+
+class InvalidStep(AwaError, ValueError):
+    """A durable call that cannot be made or recorded. The job fails at once: the next attempt would do the same."""
+
+
+class StepFailed(AwaError):
+    """The recorded error of a step whose class is not known to this process."""
+
+
+class StepTimeout(AwaError, TimeoutError):
+    """A step took longer than its timeout."""
 
 
 class ResultTimeout(AwaError, TimeoutError):

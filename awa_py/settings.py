@@ -17,6 +17,7 @@ logger = logging.getLogger("awa.settings")
 
 DEFAULT_SCHEMA = "awa"
 MAX_PORT = 65535
+COUNTS = ("max_args_bytes", "max_step_bytes", "max_steps")  # settings that are numbers, not durations
 # As the command line reads them.
 TRUE = ("1", "true", "t", "yes", "y", "on")
 FALSE = ("", "0", "false", "f", "no", "n", "off")
@@ -103,6 +104,10 @@ class Settings:
         _seconds(1), "how long a handler may block the event loop before it is logged with its stack"
     )
     max_args_bytes: int = _setting(1024 * 1024, "the maximum size of a job's arguments or result, in bytes of JSON")
+    max_step_bytes: int = _setting(
+        1024 * 1024, "the maximum size of the result of a durable job's step, in bytes of JSON"
+    )
+    max_steps: int = _setting(10_000, "the maximum number of checkpoints of a durable job")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
@@ -125,8 +130,9 @@ class Settings:
                     raise ConfigError(f"{variable(setting.name)} must not be negative")
             elif value <= timedelta(0):
                 raise ConfigError(f"{variable(setting.name)} must be longer than 0")
-        if self.max_args_bytes < 1:
-            raise ConfigError("AWA_MAX_ARGS_BYTES must be 1 or more")
+        for name in COUNTS:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{variable(name)} must be 1 or more")
         if self.heartbeat_staleness <= self.heartbeat_interval:
             raise ConfigError(
                 f"AWA_HEARTBEAT_STALENESS ({durations.text(self.heartbeat_staleness)}) must exceed "
@@ -156,9 +162,11 @@ def variable(setting: str) -> str:
 
 
 def _read(name: str, text: str) -> timedelta | int:
-    if name == "max_args_bytes":
+    if name in COUNTS:
         if not text.isdecimal():
-            raise ConfigError(f"{variable(name)}: {text!r} is not a number of bytes")
+            raise ConfigError(
+                f"{variable(name)}: {text!r} is not a number{' of bytes' if name.endswith('bytes') else ''}"
+            )
         return int(text)
     try:
         return durations.parse(text)

@@ -14,7 +14,7 @@ from awa_py.model.options import Unique
 from awa_py.store.session import Session
 
 from .environment import Environment, checked
-from .job import as_columns
+from .job_details import as_columns
 from .output import print_json, say
 from .parsing import JsonOption, parse_duration, parse_object, parse_queue, parse_time
 

@@ -64,7 +64,7 @@ class Environment:
     def run(self, main: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
         """Run a coroutine. `fast`: use the fastest event loop, for a process that runs long."""
         if fast:
-            _tune_garbage_collector()
+            tune_garbage_collector()
         with asyncio.Runner(loop_factory=_fast_loop_factory() if fast else None) as runner:
             return runner.run(main)
 
@@ -162,7 +162,7 @@ async def checked(app: App) -> AsyncIterator[App]:
             yield app
 
 
-def _tune_garbage_collector() -> None:
+def tune_garbage_collector() -> None:
     """Collect less often: thousands of jobs in flight, which form no cycles, would be scanned each time."""
     gc.collect()
     gc.freeze()

@@ -1,44 +1,39 @@
 """awa job …"""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from itertools import pairwise
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from awa_py import durations
 from awa_py.client import Client
-from awa_py.model.job import Job, State
-from awa_py.observability.history import Event
+from awa_py.model.job import NO_TIMER, Job, State
 from awa_py.store import bulk
 from awa_py.store import jobs as store
 from awa_py.store.bulk import CANCEL, DELETE
 from awa_py.text import count, escape
 
 from .bulk import JobSelection, run_operation, selects_jobs
+from .checkpoints import durable_object, print_durable_state, read_durable_state
 from .decorators import command
 from .environment import Environment
+from .job_details import as_columns, event_object, event_row, job_fields, with_intervals
+from .job_tree import rewind, tree
 from .output import (
-    STATE_STYLES,
-    Fields,
     Row,
     ago,
-    approximate,
-    compact_json,
     print_fields,
     print_json,
     print_table,
     say,
     state_text,
-    timestamp,
 )
-from .parsing import JobId, JsonOption, parse_id, parse_queue
+from .parsing import JobId, JsonOption, parse_id, parse_json, parse_queue
 
-EVENT_STYLES = {**STATE_STYLES, "retried": "yellow", "rescued": "yellow", "error": "yellow"}
-
-app = typer.Typer(help="List, show, explain, cancel, retry, delete and move jobs.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, explain, signal, cancel, retry, rewind, delete and move jobs.", no_args_is_help=True
+)
 
 
 @command(app, "awa job list --state failed --queue email", name="list")
@@ -75,18 +70,21 @@ async def list_jobs(
 
 @command(app, "awa job show 42")
 async def show(env: Environment, job_id: JobId, as_json: JsonOption = False) -> None:
-    """Show one job with its history."""
+    """Show one job with its history; of a durable one its steps, what it waits for, and its children."""
     async with env.client() as client:
         job = await client.get(job_id)
         history = await client.history(job_id)
         async with client.session() as session:
             now = await session.now()
+            durable = await read_durable_state(session, job_id)
     if as_json:
-        print_json({**as_columns(job), "timeline": [_event_object(*each) for each in _with_intervals(history)]})
+        events = [event_object(*each) for each in with_intervals(history)]
+        print_json({**as_columns(job), "timeline": events, **durable_object(durable)})
     else:
-        print_fields(_fields(job, now))
+        print_fields(job_fields(job, now))
         say("")
-        print_table([_event_row(event, after_s, now) for event, after_s in _with_intervals(history)], empty="")
+        print_table([event_row(event, after_s, now) for event, after_s in with_intervals(history)], empty="")
+        print_durable_state(job_id, durable, now)
 
 
 @command(app, "awa job explain 42")
@@ -99,6 +97,27 @@ async def explain(env: Environment, job_id: JobId, as_json: JsonOption = False) 
         return
     for reason in reasons:
         say(reason)
+
+
+command(app, "awa job tree 42")(tree)
+
+
+@command(app, """awa job signal 42 approved '{"by": "ann"}'""")
+async def signal(
+    env: Environment,
+    job_id: JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.")],
+    data: Annotated[
+        Any, typer.Argument(metavar="JSON", parser=parse_json, help="Data of the signal; - reads standard input.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Send no second signal with this name and key.")
+    ] = None,
+) -> None:
+    """Send a signal to a durable job."""
+    async with env.client() as client:
+        is_new = await client.signal(job_id, name, data, key=key)
+    say(f"job {job_id}: {'signalled' if is_new else 'a signal with this name and key was sent before'}")
 
 
 @command(app, "awa job cancel --queue email --older-than 1d")
@@ -129,7 +148,11 @@ async def retry(env: Environment, selection: JobSelection) -> None:
     async with env.client() as client:
         retried = await client.retry_many(selection.ids)
         found = await _get_jobs(client, selection.ids)
-    _print_results(selection.ids, dict.fromkeys(retried, "available"), found)
+        waits = {job.id: await _why_it_waits(client, job) for job in found.values() if job.state is State.WAITING}
+    _print_results(selection.ids, dict.fromkeys(retried, "available"), found, waits)
+
+
+command(app, "awa job rewind 42 --to charge")(rewind)
 
 
 @command(app, "awa job delete --kind digest --state failed --yes")
@@ -157,7 +180,7 @@ async def move(
         int | None, typer.Option(metavar="N", min=1, max=4, help="New priority, from 1 (first) to 4.")
     ] = None,
 ) -> None:
-    """Move waiting jobs to the end of another queue or priority."""
+    """Move jobs that do not run to the end of another queue or priority."""
     if to_queue is None and to_priority is None:
         raise typer.BadParameter("nothing to change: use --to-queue, --to-priority, or both")
     if selection.filters is not None:
@@ -169,45 +192,27 @@ async def move(
     _print_results(selection.ids, dict.fromkeys(moved, "moved"), found)
 
 
-def as_columns(job: Job) -> dict[str, Any]:
-    """Return a job with the columns of the view `awa.jobs`."""
-    return {name: getattr(job, name) for name in Job.__slots__ if name != "is_new"}
-
-
-def _with_intervals(history: Sequence[Event]) -> list[tuple[Event, float | None]]:
-    """Return each event with the seconds since the previous one."""
-    intervals_s = [(event.at - before.at).total_seconds() for before, event in pairwise(history)]
-    return list(zip(history, [None, *intervals_s], strict=True))
-
-
-def _event_object(event: Event, after_s: float | None) -> dict[str, Any]:
-    return {**{name: getattr(event, name) for name in Event.__slots__}, "after_s": after_s}
-
-
-def _event_row(event: Event, after_s: float | None, now: datetime) -> Row:
-    """Return a row that fits 80 columns."""
-    return {
-        "when (UTC)": Text(f"{event.at.astimezone(UTC):%m-%d %H:%M:%S.%f}"[:-3]),
-        "event": Text(escape(event.event), style="dim" if event.at > now else EVENT_STYLES.get(event.event, "")),
-        "after": Text("" if after_s is None else approximate(after_s), justify="right"),
-        "attempt": event.attempt,
-        "worker": Text("" if event.worker_id is None else str(event.worker_id)[:8]),
-        "detail": (event.detail or "").partition("\n")[0],
-    }
-
-
 async def _get_jobs(client: Client, job_ids: Sequence[int]) -> dict[int, Job]:
     async with client.session() as session:
         return await store.get_jobs(session, job_ids)
 
 
-def _print_results(job_ids: Sequence[int], results: dict[int, str], found: dict[int, Job]) -> None:
-    """Print a line for each job. Exit with 1 if one was not changed."""
+async def _why_it_waits(client: Client, job: Job) -> str:
+    """Return what a waiting job waits for, and how to make it go on."""
+    reasons = await client.explain(job.id)
+    return f"{' '.join(reasons)} To run it again from one of its steps: `awa job rewind {job.id} --to STEP`."
+
+
+def _print_results(
+    job_ids: Sequence[int], results: dict[int, str], found: dict[int, Job], reasons: Mapping[int, str] | None = None
+) -> None:
+    """Print a line for each job, with the reason if it was not changed. Exit with 1 if one was not changed."""
     for job_id in dict.fromkeys(job_ids):
         if job_id in results:
             say(f"job {job_id}: {results[job_id]}")
         elif job_id in found:
-            typer.echo(f"awa: job {job_id} is {found[job_id].state}: nothing was changed", err=True)
+            why = f". {reasons[job_id]}" if reasons and job_id in reasons else ""
+            typer.echo(escape(f"awa: job {job_id} is {found[job_id].state}: nothing was changed{why}"), err=True)
         else:
             typer.echo(f"awa: there is no job {job_id}", err=True)
     if not results.keys() >= set(job_ids):
@@ -234,69 +239,8 @@ def _when(job: Job, now: datetime) -> str:
         case State.COMPLETED | State.FAILED | State.CANCELLED:
             return f"ended {ago(job.finalized_at, now)}"
         case _:
-            return f"due {ago(job.run_at, now)}"
+            return "" if job.run_at == NO_TIMER else f"due {ago(job.run_at, now)}"
 
 
 def _last_error(job: Job) -> str:
     return str(job.errors[-1].get("error", "")).partition("\n")[0] if job.errors else ""
-
-
-def _fields(job: Job, now: datetime) -> Fields:
-    return {
-        "id": job.id,
-        "kind": job.kind,
-        "state": state_text(job.state),
-        "queue": job.queue,
-        "priority": job.priority,
-        "attempt": f"{job.attempt} of {job.max_attempts}",
-        "rescues": job.rescues or None,
-        "args": compact_json(job.args),
-        "created": timestamp(job.created_at, now),
-        "due": timestamp(job.run_at, now),
-        "started": timestamp(job.attempted_at, now),
-        "heartbeat": timestamp(job.heartbeat_at, now),
-        "ended": timestamp(job.finalized_at, now),
-        "timeout": None if job.timeout is None else durations.text(job.timeout),
-        "deadline": timestamp(job.deadline_at, now),
-        "cancel requested": timestamp(job.cancel_requested_at, now),
-        "worker": None if job.worker_id is None else str(job.worker_id),
-        "lease": job.lease,
-        "progress": _progress(job.progress),
-        "result": compact_json(job.result) if job.state is State.COMPLETED else None,
-        "tags": ", ".join(map(str, job.tags)),
-        "metadata": compact_json(job.metadata) if job.metadata else None,
-        "unique key": job.unique_key,
-        "concurrency key": job.concurrency_key,
-        "concurrency limit": job.concurrency_limit,
-        "ordered": "yes" if job.ordered else None,
-        "parent": job.parent_id,
-        "errors": [_error_line(error) for error in job.errors],
-        "traceback": _traceback_lines(job.errors[-1]) if job.errors else None,
-    }
-
-
-def _progress(progress: Any) -> str | None:
-    """Return the progress as a percentage with its message, or as it is if awa did not write it."""
-    match progress:
-        case None:
-            return None
-        case {"fraction": int() | float() as fraction}:
-            return f"{fraction:.0%} {progress.get('message', '')}"
-        case _:
-            return compact_json(progress)
-
-
-def _error_line(error: Mapping[str, Any]) -> str:
-    worker = f" on {error['worker']}" if "worker" in error else ""
-    return f"{error.get('at', '')} attempt {error.get('attempt')}{worker}: {error.get('error')}"
-
-
-def _traceback_lines(error: Mapping[str, Any]) -> list[str]:
-    """Return the lines of an error's traceback, and of those of its parts."""
-    lines = str(error.get("traceback", "")).splitlines()
-    found = error.get("parts")
-    parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
-    for number, part in enumerate(parts, start=1):
-        lines.append(f"part {number} of {len(parts)}:")
-        lines += (f"  {line}" for line in str(part.get("traceback", "")).splitlines())
-    return lines

@@ -81,12 +81,17 @@ def parse_aging(text: str) -> timedelta | str:
     return timedelta(0) if text == OFF else parse_setting(text)
 
 
-def parse_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object; `-` reads it from standard input."""
+def parse_json(text: str) -> Any:
+    """Parse JSON; `-` reads it from standard input."""
     try:
-        value = json.loads(sys.stdin.read() if text == "-" else text, parse_constant=_reject_constant)
+        return json.loads(sys.stdin.read() if text == "-" else text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"invalid JSON: {error}") from None
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object; `-` reads it from standard input."""
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise typer.BadParameter(f'expected a JSON object such as \'{{"to": "me"}}\', not {_json_type(value)}')
     return value

@@ -216,12 +216,12 @@ async def unthrottle(env: Environment, name: QueueName) -> None:
 
 @command(app, "awa queue purge email --yes")
 async def purge(env: Environment, name: QueueName, yes: YesOption = False) -> None:
-    """Delete the available, scheduled and retryable jobs of a queue."""
+    """Delete the available, scheduled and retryable jobs of a queue. Durable jobs that wait are left alone."""
     async with env.session() as session:
         queue = await _find(session, env, name)
-        waiting = sum(queue.counts.get(state, 0) for state in PURGED_STATES)
-        if waiting and not yes:
-            typer.confirm(f'Permanently delete {count(waiting, "waiting job")} of queue "{name}"?', abort=True)
+        jobs = sum(queue.counts.get(state, 0) for state in PURGED_STATES)
+        if jobs and not yes:
+            typer.confirm(f'Permanently delete {count(jobs, "job")} of queue "{name}"?', abort=True)
         purged = 0
         while batch := await store.purge_queue(session, name, limit=PURGE_BATCH_SIZE):
             purged += batch

@@ -18,6 +18,7 @@ HEADERS = {  # short, to fit 80 columns
     State.RUNNING: "run",
     State.SCHEDULED: "later",
     State.RETRYABLE: "retry",
+    State.WAITING: "wait",
     State.FAILED: "fail",
     State.COMPLETED: "done",
 }
@@ -29,12 +30,17 @@ LIMITS: dict[str, Callable[[QueueRow], str]] = {
 
 
 def queue_rows(queues: Sequence[QueueRow], now: datetime) -> list[Row]:
-    """Return the table of queues. A limit has a column only if a queue has it."""
+    """Return the table of queues. A limit, and waiting jobs, have a column only if a queue has them."""
     shown = {header: text for header, text in LIMITS.items() if any(text(queue) for queue in queues)}
+    headers = {
+        state: header
+        for state, header in HEADERS.items()
+        if state is not State.WAITING or any(queue.counts.get(state) for queue in queues)
+    }
     return [
         {
             "queue": queue.name,
-            **{header: queue.counts.get(state, 0) for state, header in HEADERS.items()},
+            **{header: queue.counts.get(state, 0) for state, header in headers.items()},
             "workers": queue.workers,
             **{header: Text(text(queue)) for header, text in shown.items()},
             "oldest": Text(_age(queue.oldest_available_s)),

@@ -14,13 +14,14 @@ GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA "awa" TO "awa_worker";
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA "awa" TO "awa_worker";
 
 -- The producer calls functions, and reads the version, which `awa enqueue` checks.
-GRANT EXECUTE ON FUNCTION awa.enqueue, awa.enqueue_many, awa.complete_jobs, awa.undeclared_kinds TO "awa_producer";
+GRANT EXECUTE ON FUNCTION awa.enqueue, awa.enqueue_many, awa.complete_jobs, awa.undeclared_kinds, awa.signal
+    TO "awa_producer";
 GRANT SELECT ON awa.schema_version TO "awa_producer";
 
 -- The reader reads rows, and calls the functions that only read.
 GRANT SELECT ON ALL TABLES IN SCHEMA "awa" TO "awa_reader";
 GRANT SELECT ON ALL SEQUENCES IN SCHEMA "awa" TO "awa_reader";
-GRANT EXECUTE ON FUNCTION awa.get_jobs, awa.leader_lock_holders, awa.readable_duration, awa.readable_time,
+GRANT EXECUTE ON FUNCTION awa.children_have_ended, awa.get_jobs, awa.leader_lock_holders, awa.readable_duration, awa.readable_time,
     awa.running_of_queue, awa.running_with_key
     TO "awa_reader";
 

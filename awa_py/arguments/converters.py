@@ -146,7 +146,7 @@ def _write_timedelta(value: timedelta) -> int | float | str:
     microseconds = value // _MICROSECOND
     if microseconds % 1_000_000 == 0:
         return microseconds // 1_000_000
-    if abs(microseconds) < 2**53:
+    if abs(microseconds) < 2**32 * 1_000_000:  # larger floats are more than a microsecond apart
         return microseconds / 1_000_000
     sign = "-" if microseconds < 0 else ""
     return f"{sign}{abs(microseconds) // 1_000_000}.{abs(microseconds) % 1_000_000:06d}"

@@ -71,6 +71,11 @@ class Signature:
         """The names of arguments that a job may leave out."""
         return frozenset(name for name, step in self._dumps.items() if step) - self._required_names
 
+    @property
+    def required_names(self) -> tuple[str, ...]:
+        """The names of arguments that a job must have, in order."""
+        return self._required
+
     def accepts(self, name: str) -> bool:
         """Return whether a job can have an argument of this name."""
         return self._dumps.get(name, self._dump_extra) is not None
@@ -79,6 +84,18 @@ class Signature:
         """Return the arguments of a call as JSON, without the context. Defaults are left to the handler."""
         given = self._bind(args, kwargs) if args else kwargs
         return self._convert(given, self._dumps, self._dump_extra)
+
+    def dump_some(self, given: Mapping[str, object]) -> dict[str, JSON]:
+        """Return some of the arguments as JSON: others may be missing."""
+        return self._convert(given, self._dumps, self._dump_extra, required=frozenset())
+
+    def to_json(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments by name as JSON. They may be Python values, or JSON already."""
+        try:
+            return self.dump((), args)
+        except InvalidArguments:
+            self.load(dict(args))
+            return dict(args)
 
     def write(self, args: tuple[object, ...], kwargs: Mapping[str, object], what: str, limit: int) -> str:
         """Return the arguments of a call as JSON text: `dump` and `dumps`, with a fast path for plain scalars."""
@@ -114,7 +131,11 @@ class Signature:
         return named | dict(kwargs)
 
     def _convert(
-        self, given: Mapping[str, Any], steps: Mapping[str, _Step | None], extra: _Step | None
+        self,
+        given: Mapping[str, Any],
+        steps: Mapping[str, _Step | None],
+        extra: _Step | None,
+        required: frozenset[str] | None = None,
     ) -> dict[str, Any]:
         converted: dict[str, Any] = {}
         name = ""
@@ -130,7 +151,7 @@ class Signature:
             raise InvalidArguments(f"{self.handler}: {place} {mismatch.problem}") from None
         except RecursionError:
             raise InvalidArguments(f'{self.handler}: argument "{name}" is nested too deeply') from None
-        if not self._required_names <= converted.keys():
+        if not (self._required_names if required is None else required) <= converted.keys():
             missing = next(name for name in self._required if name not in converted)
             raise InvalidArguments(f'{self.handler}: missing argument "{missing}"')
         return converted

@@ -1,4 +1,4 @@
-"""Built-in job kinds: `noop_echo` for demos, and `cmd_exec` for operators that allow it."""
+"""Built-in job kinds: `noop_echo` for demos, `cmd_exec` for operators that allow it, and `awa.flow` for flows."""
 
 from pathlib import Path
 

@@ -7,6 +7,7 @@ and one column in `schema/0001_baseline/02_job_tables.sql`:
 - `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter, and with readable times
 - `{carried}`: the columns that a job takes unchanged from one table to the next
 - `{carried without rescues, progress}`: the same except some that the statement sets itself
+- `{details of TABLE}`: the columns of a job that a claim returns as one JSON array, besides those of its answer
 - `{stable plans}`: the settings of functions that read tables, so that the caller's settings do not change their plans
 """
 
@@ -31,12 +32,17 @@ _NOT_CARRIED = (
 )
 CARRIED = (*(name for name in JOB if name not in _NOT_CARRIED), "expires_at")
 
+# The answer of a claim has these columns. The others are a JSON array, which is read only if a handler asks for them.
+_CLAIMED = ("id", "kind", "priority", "args", "parent_id", "timeout", "expires_at")
+DETAILS = (*(name for name in CARRIED if name not in _CLAIMED), "run_at", "errors")
+
 STABLE_PLANS = " ".join(f"SET {name} = {value}" for name, value in STABLE_PLAN_SETTINGS.items())
 
 
 def fill_placeholders(sql: str) -> str:
     """Replace the placeholders with what they stand for."""
     sql = re.sub(r"\{carried without ([\w, ]+)\}", lambda found: _carried_without(found[1].split(", ")), sql)
+    sql = re.sub(r"\{details of ([\w()]+)\}", lambda found: ", ".join(f"{found[1]}.{name}" for name in DETAILS), sql)
     return (
         sql.replace("{carried}", ", ".join(CARRIED))
         .replace("{job}", ", ".join(JOB))

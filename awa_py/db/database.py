@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
+from awa_py.connections import DedicatedConnection, Pool
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
 from awa_py.db.pooler import PoolerMode, SessionlessConnector, detect_pooler, is_backend_pid
 from awa_py.db.schema import Schema
 from awa_py.db.search_path import SEARCH_PATH
 from awa_py.db.servers import CONNECT_TIMEOUT_S, Servers, Timelines
-from awa_py.db.types import DedicatedConnection, Pool
 from awa_py.errors import ConfigError, SessionNotKept
 from awa_py.text import describe
 

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import asyncpg
 
+from awa_py.connections import Connection
 from awa_py.db.schema import Schema
 from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
-from awa_py.db.types import Connection
 from awa_py.errors import SchemaForeign
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import asyncpg
 
 from awa_py.background import cancel_and_wait, wait_for_event
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.reconnecting import ReconnectingConnection
-from awa_py.db.types import DedicatedConnection
 from awa_py.observability.checks import HealthCheck
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics

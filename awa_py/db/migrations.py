@@ -14,13 +14,13 @@ from importlib.resources.abc import Traversable
 
 import asyncpg
 
+from awa_py.connections import Connection
 from awa_py.db.columns import fill_placeholders
 from awa_py.db.database import Database
 from awa_py.db.installed import AppliedMigration, list_applied, version_of
 from awa_py.db.roles import create_roles, grants_sql, has_roles, roles_sql, set_role_to_owner
 from awa_py.db.schema import Schema
 from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
-from awa_py.db.types import Connection
 from awa_py.errors import SchemaError, SchemaMissing, SchemaTooNew
 from awa_py.text import describe
 

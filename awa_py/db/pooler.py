@@ -10,8 +10,8 @@ from enum import Enum
 
 import asyncpg
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db.servers import Servers
-from awa_py.db.types import DedicatedConnection
 
 PROBE_ROUNDS = 40  # with two server sessions that other clients use too, about every second round detects the sharing
 PROBE_TIMEOUT_S = 20.0

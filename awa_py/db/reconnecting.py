@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import CLOSE_TIMEOUT_S, Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
-from awa_py.db.types import DedicatedConnection
 from awa_py.observability.metrics import Metrics
 from awa_py.text import describe, short_duration
 

@@ -4,8 +4,8 @@ from importlib.resources import files
 
 import asyncpg
 
+from awa_py.connections import Connection
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from awa_py.errors import SchemaError
 from awa_py.text import describe
 

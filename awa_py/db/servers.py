@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 import asyncpg
 from asyncpg import connect_utils
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
-from awa_py.db.types import DedicatedConnection
 from awa_py.errors import StaleServer
 from awa_py.text import describe
 

@@ -1,4 +1,4 @@
-"""Checks of the processes: the leader, the workers, and overdue maintenance."""
+"""Checks of the processes: the leader, the workers, overdue maintenance, and jobs that were not woken."""
 
 from datetime import timedelta
 
@@ -10,7 +10,11 @@ from awa_py.text import count, relative_time, short_duration
 
 MAX_WORKERS_READ = 10_000
 MAX_RUNNING_READ = 1_000
+MAX_WAITING_READ = 1_000
+MAX_IDS_SHOWN = 5
 GRACE = timedelta(seconds=60)
+CHILDREN_GRACE = timedelta(minutes=3)
+LONG_WAIT = timedelta(days=30)
 START_LEADER = "Start `awa worker` or `awa maintenance`."
 SEE_LEADER = (
     "see the cause in its log (`awa leader` shows where it runs), or restart it so that another process takes over."
@@ -78,6 +82,33 @@ async def check_overdue(context: CheckContext, findings: Findings) -> None:
             f"{START_LEADER} If there is a leader: {SEE_LEADER}",
         )
     findings.ok("nothing is overdue")
+
+
+async def check_waits(context: CheckContext, findings: Findings) -> None:
+    """Check that durable jobs go on when what they wait for has happened."""
+    stuck = await backlog.get_stuck_waits(
+        context.session, look_at=MAX_WAITING_READ, grace=CHILDREN_GRACE, long=LONG_WAIT
+    )
+    if stuck.parents:
+        shown = ", ".join(map(str, stuck.parents[:MAX_IDS_SHOWN]))
+        more = ", …" if len(stuck.parents) > MAX_IDS_SHOWN else ""
+        wait = "waits" if len(stuck.parents) == 1 else "wait"
+        findings.problem(
+            "children",
+            f"{count(len(stuck.parents), 'job')} still {wait} for children that ended more than "
+            f"{short_duration(CHILDREN_GRACE)} ago: {shown}{more}.",
+            f"{START_LEADER} If there is a leader: {SEE_LEADER}",
+        )
+    if stuck.long_waits:
+        have = "has" if stuck.long_waits == 1 else "have"
+        findings.notice(
+            "signals",
+            f"{count(stuck.long_waits, 'job')} {have} waited for a signal for more than {short_duration(LONG_WAIT)}, "
+            "without a timeout.",
+            "`awa job list --state waiting` shows waiting jobs, `awa job explain ID` the signal. Send it with "
+            "`awa job signal`, or `awa job cancel` the job; give wait_signal() a timeout.",
+        )
+    findings.ok("no job waits for something that has happened")
 
 
 def _is_late(seconds: float | None, interval: timedelta) -> bool:

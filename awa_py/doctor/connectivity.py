@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
+from awa_py.connections import Connection
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
 from awa_py.db.pooler import PoolerMode, detect_pooler
-from awa_py.db.types import Connection
 from awa_py.doctor.context import CheckContext, connect
 from awa_py.doctor.finding import Findings
 from awa_py.errors import ConfigError

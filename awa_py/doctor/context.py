@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED, cannot_connect
 from awa_py.db.search_path import SET_LOCAL_SEARCH_PATH
-from awa_py.db.types import DedicatedConnection
 from awa_py.settings import Settings
 from awa_py.store.session import Session
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import asyncpg
 
+from awa_py.connections import Connection
 from awa_py.db.database import CLOSE_TIMEOUT_S, Database
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.installed import current_version
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from awa_py.doctor import cluster, connectivity, server, vacuum, work
 from awa_py.doctor import schema as schema_checks
 from awa_py.doctor.context import LONG_TRANSACTION, STATEMENT_TIMEOUT, CheckContext, connect
@@ -49,6 +49,7 @@ CHECKS = (
     Check("cluster", "leader", cluster.check_leader),
     Check("cluster", "workers", cluster.check_workers),
     Check("cluster", "overdue", cluster.check_overdue),
+    Check("cluster", "waits", cluster.check_waits),
     Check("work", "queues", work.check_queues),
     Check("work", "kinds", work.check_kinds),
     Check("work", "schedules", work.check_schedules),

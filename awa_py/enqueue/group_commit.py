@@ -20,9 +20,9 @@ from typing import Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from awa_py.connections import Pool, Record
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.schema import Schema
-from awa_py.db.types import Pool, Record
 from awa_py.enqueue.enqueuer import MAX_STATEMENT_BYTES, Enqueuer
 from awa_py.errors import InvalidJob
 from awa_py.model.job import NewJob

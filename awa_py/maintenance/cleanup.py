@@ -22,7 +22,7 @@ UNIQUE_KEYS_PER_BATCH = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class Cleanup:
-    """Deletes old rows. Remembers the last unique key that it has checked."""
+    """Deletes old rows. Remembers the last unique key, and the last job with signals, that it has checked."""
 
     completed_retention: timedelta
     failed_retention: timedelta
@@ -30,6 +30,7 @@ class Cleanup:
     rollup_retention: timedelta
     staleness: timedelta
     last_key: str = ""
+    last_job: int = 0
 
     async def run(self, session: Session) -> TaskResult:
         """Delete one bounded batch of each kind."""
@@ -40,6 +41,8 @@ class Cleanup:
             session, after=self.last_key, limit=UNIQUE_KEYS_PER_BATCH
         )
         self.last_key = next_key or ""
+        next_job, signals = await maintenance.delete_stray_signals(session, after=self.last_job, limit=limit)
+        self.last_job = next_job or 0
         workers = await maintenance.delete_stale_workers(session, staleness=self.staleness)
         minutes = await metric_buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=limit)
         stray_events = await events.delete_stray_events(session, retention=self.events_retention, limit=limit)
@@ -49,11 +52,12 @@ class Cleanup:
             completed_jobs=completed,
             dead_jobs=dead,
             unique_keys=keys,
+            signals=signals,
             workers=workers,
             metric_buckets=minutes,
             events=stray_events,
         )
-        has_more = limit in (completed, dead, minutes, stray_events) or next_key is not None
+        has_more = limit in (completed, dead, minutes, stray_events) or next_key is not None or next_job is not None
         return TaskResult(report, has_more=has_more)
 
     async def _rotate_partitions(self, session: Session) -> CleanupReport:

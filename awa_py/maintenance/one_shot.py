@@ -12,6 +12,7 @@ from awa_py.maintenance.reports import (
     CronReport,
     CronSyncReport,
     InvalidReport,
+    ParentsReport,
     PromoteReport,
     RebalanceReport,
     RescueReport,
@@ -64,6 +65,10 @@ class Maintenance:
     async def deadlines(self) -> RescueReport:
         """Rescue running jobs past their deadline, and fail waiting jobs whose deadline has passed."""
         return cast(RescueReport, await self.run("deadlines"))
+
+    async def parents(self) -> ParentsReport:
+        """Make durable jobs available whose children have ended, if no worker noticed."""
+        return cast(ParentsReport, await self.run("parents"))
 
     async def cron_sync(self) -> CronSyncReport:
         """Write the app's schedules to the database."""

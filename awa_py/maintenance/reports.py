@@ -57,6 +57,13 @@ class RescueReport(TaskReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParentsReport(TaskReport):
+    """Jobs whose children have ended, and that became available."""
+
+    woken_jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CronSyncReport(TaskReport):
     """Schedules that were inserted or changed, by name."""
 
@@ -89,6 +96,7 @@ class CleanupReport(TaskReport):
     dropped_partitions: int = 0  # of completed jobs and of events, one for each day
     created_partitions: int = 0
     unique_keys: int = 0
+    signals: int = 0  # of jobs that have ended
     workers: int = 0
     metric_buckets: int = 0
     events: int = 0

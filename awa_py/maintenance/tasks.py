@@ -12,6 +12,7 @@ from awa_py.maintenance.aging import Aging
 from awa_py.maintenance.cleanup import Cleanup
 from awa_py.maintenance.cron import evaluate, sync
 from awa_py.maintenance.invalid import Invalid
+from awa_py.maintenance.parents import Parents
 from awa_py.maintenance.promote import Promotion
 from awa_py.maintenance.rebalance import Rebalance
 from awa_py.maintenance.rescue import Watch, rescue_gone, rescue_overdue, rescue_stale
@@ -57,6 +58,7 @@ def all_tasks(
         Task(name="rescue", interval=rescue_interval, run=stale, wake_topic=Topic.QUEUES),
         Task(name="gone", interval=settings.gone_after, run=gone),
         Task(name="deadlines", interval=settings.deadline_rescue_interval, run=overdue),
+        Task(name="parents", interval=rescue_interval, run=Parents().run),
         Task(name="cron-sync", interval=settings.cron_sync_interval, run=cron_sync),
         Task(name="cron", interval=settings.cron_eval_interval, run=evaluate, wake_topic=Topic.CRON),
         Task(name="cleanup", interval=settings.cleanup_interval, run=cleanup.run, log_level=INFO),

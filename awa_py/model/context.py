@@ -3,14 +3,15 @@
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from awa_py import durations
 from awa_py.durations import Duration
 from awa_py.errors import AwaError, HandlerStopped
+from awa_py.model.durable_context import DurableContext, Run
 from awa_py.model.job import Job
 from awa_py.model.outcomes import Outcome
 from awa_py.text import clean_text
@@ -46,6 +47,26 @@ class RateLimits(Protocol):
     def take(self, name: str, tokens: int, max_wait: timedelta | None) -> Coroutine[Any, Any, None]: ...
 
 
+class ClaimedJob(Protocol):
+    """The claimed job of a Context."""
+
+    @property
+    def attempt(self) -> int: ...
+    def job(self) -> Job: ...
+
+
+J = TypeVar("J", bound=ClaimedJob, contravariant=True)
+
+
+class HandlerServices(Protocol[J]):
+    """What a worker does for the Contexts of its jobs."""
+
+    @property
+    def rate_limits(self) -> RateLimits: ...
+    def set_progress(self, job: J, progress: str) -> None: ...
+    def begin_run(self, job: J) -> Run: ...
+
+
 class Done:
     """An awaitable that is already done, in any event loop or none."""
 
@@ -53,30 +74,33 @@ class Done:
         yield from ()
 
 
-class Context:
+class Context(DurableContext):
     """Passed to a handler that has a parameter annotated with it.
 
     Make it the first parameter: type checkers then know that `enqueue` does not take it.
     """
 
-    def __init__(
-        self, job: Callable[[], Job], attempt: int, report: Callable[[str], None], rate_limits: RateLimits
-    ) -> None:
-        self._make_job = job
-        self._job: Job | None = None
-        self._report = report
-        self._rate_limits = rate_limits
+    # Defaults of the class, because most handlers use little of their Context, and there is one for each attempt.
+    _job: Job | None = None
+    _stop_requested: asyncio.Event | None = None
+    cancel_reason: str | None = None
+
+    def __init__(self, claimed: J, services: HandlerServices[J]) -> None:
+        self._claimed: ClaimedJob = claimed
+        self._services: HandlerServices[Any] = services
         self._blocked: set[Future[None]] = set()  # what handlers in threads wait for
-        self._stop_requested: asyncio.Event | None = None
-        self.attempt = attempt
-        self.cancel_reason: str | None = None
 
     @property
     def job(self) -> Job:
         """The job as it was claimed."""
         if self._job is None:
-            self._job = self._make_job()
+            self._job = self._claimed.job()
         return self._job
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._claimed.attempt
 
     @property
     def cancelled(self) -> bool:
@@ -102,7 +126,9 @@ class Context:
         if math.isnan(fraction):
             raise ValueError("progress is a number from 0 to 1, not NaN")
         clamped = min(max(float(fraction), 0.0), 1.0)
-        self._report(json.dumps({"fraction": clamped, "message": clean_text(str(message))}))
+        self._services.set_progress(
+            self._claimed, json.dumps({"fraction": clamped, "message": clean_text(str(message))})
+        )
 
     def rate_limit(self, name: str, tokens: int = 1, max_wait: Duration | None = None) -> Awaitable[None]:
         """Wait for tokens of a rate limit: `await ctx.rate_limit("gh")`, or in a thread `ctx.rate_limit("gh")`.
@@ -113,11 +139,15 @@ class Context:
         """
         if self.cancelled:
             raise HandlerStopped(f"not waiting for tokens: {self.cancel_reason}")
-        taking = self._rate_limits.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
-        if _current_loop() is self._rate_limits.loop:
+        rate_limits = self._services.rate_limits
+        taking = rate_limits.take(name, tokens, None if max_wait is None else durations.parse(max_wait))
+        if _current_loop() is rate_limits.loop:
             return taking
-        self._block(asyncio.run_coroutine_threadsafe(taking, self._rate_limits.loop))
+        self._block(asyncio.run_coroutine_threadsafe(taking, rate_limits.loop))
         return Done()
+
+    def _begin_run(self) -> Run:
+        return self._services.begin_run(self._claimed)
 
     def _block(self, waiting: "Future[None]") -> None:
         """Block this thread until the future is done or the handler is told to stop."""

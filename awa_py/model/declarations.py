@@ -33,7 +33,11 @@ class Declarations:
     def of(cls, registry: Registry, settings: Settings, version: str) -> "Declarations":
         """Read what a registry declares."""
         return cls(
-            kinds=tuple(_declaration(handler, registry, settings) for handler in registry.handlers.values()),
+            kinds=tuple(
+                _declaration(handler, registry, settings)
+                for handler in registry.handlers.values()
+                if handler.is_declared
+            ),
             schedules=tuple(replace(schedule, version=version) for schedule in registry.schedules),
             version=version,
         )

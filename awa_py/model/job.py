@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from uuid import UUID
@@ -26,6 +26,7 @@ MAX_CONCURRENCY = 32767
 DEFAULT_QUEUE = "default"
 # Other times could be written, but not read: PostgreSQL's calendar is longer than Python's. As awa.is_time in SQL.
 FIRST_YEAR, LAST_YEAR = 1900, 9000
+NO_TIMER = datetime(8999, 1, 1, tzinfo=UTC)  # run_at of a waiting job that waits for no time
 
 
 class State(StrEnum):

@@ -3,11 +3,12 @@
 `schema/0001_baseline/00_values.sql` has the same rules for names that SQL writes.
 """
 
-from awa_py.errors import InvalidJob
+from awa_py.errors import InvalidJob, InvalidStep
 from awa_py.text import is_plain
 
 MAX_NAME_CHARACTERS = 200
 MAX_KEY_CHARACTERS = 500
+MAX_NODE_CHARACTERS = 150  # of a flow: names of its signals contain it
 MAX_UNIQUE_KEY_CHARACTERS = 1000
 
 
@@ -49,11 +50,39 @@ def check_tag(kind: str, tag: str) -> str:
     return tag
 
 
+def check_checkpoint_name(name: str) -> str:
+    """Return `name` if it can name a step, a timer or a signal of a durable job, or raise InvalidStep."""
+    try:
+        return _check_name(name, "step", forbidden="")
+    except InvalidJob as error:
+        raise InvalidStep(str(error)) from None
+
+
+def check_signal(name: str, key: str | None) -> None:
+    """Raise InvalidJob if a signal cannot have this name, or this key of its sender."""
+    _check_name(name, "signal", forbidden="")
+    if key is not None and not _is_key(key):
+        raise InvalidJob(
+            f'signal "{name}": its key has 1 to {MAX_UNIQUE_KEY_CHARACTERS} characters, no control characters'
+        )
+
+
+def check_flow_node(name: str) -> str:
+    """Return `name` if it can name a job of a flow, or raise InvalidJob."""
+    if isinstance(name, str) and len(name) > MAX_NODE_CHARACTERS:
+        raise InvalidJob(f'flow: "{name[:40]}…": the name of a job has at most {MAX_NODE_CHARACTERS} characters')
+    return _check_name(name, "job", forbidden="")
+
+
 def check_unique_key(key: str) -> str:
     """Return `key` if it is a valid unique key, or raise InvalidJob."""
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_UNIQUE_KEY_CHARACTERS or not is_plain(key):
+    if not _is_key(key):
         raise InvalidJob(f"a unique key has 1 to {MAX_UNIQUE_KEY_CHARACTERS} characters, no control characters")
     return key
+
+
+def _is_key(key: object) -> bool:
+    return isinstance(key, str) and 1 <= len(key) <= MAX_UNIQUE_KEY_CHARACTERS and is_plain(key)
 
 
 def _check_name(name: object, role: str, *, forbidden: str) -> str:

@@ -4,8 +4,13 @@ Any other exception is an error: the attempt counts, and the job is retried with
 max_attempts.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from awa_py import durations
 from awa_py.durations import Duration
+from awa_py.errors import InvalidDuration, InvalidJob, InvalidStep
+from awa_py.model.names import check_kind
 
 
 class Outcome(Exception):
@@ -27,6 +32,26 @@ class Snooze(Outcome):
     def __init__(self, delay: Duration) -> None:
         super().__init__(f"snoozed for {delay}")
         self.delay = durations.parse(delay)
+
+
+class Next(Outcome):
+    """Go on with the next state of a state machine, now or after `delay`.
+
+    The job gets another kind, `state`, and `data` as its arguments, in the statement that ends this attempt. Its
+    attempts start anew. `Order.ship.next(5)` makes a Next whose data is checked by type checkers.
+    """
+
+    def __init__(self, state: str, data: Mapping[str, Any] | None = None, *, delay: Duration | None = None) -> None:
+        try:
+            self.state = check_kind(state)
+            self.delay = None if delay is None else durations.parse(delay)
+        except (InvalidJob, InvalidDuration) as error:
+            raise InvalidStep(f"Next: {error}") from None
+        if data is not None and not isinstance(data, Mapping):
+            given = type(data).__name__
+            raise InvalidStep(f'Next("{state}"): data is a mapping of arguments by name, not {given}')
+        super().__init__(f"next state: {state}")
+        self.data = dict(data or {})
 
 
 class RateLimited(Snooze):

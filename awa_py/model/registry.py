@@ -36,6 +36,7 @@ class Handler:
     is_async: bool
     batching: Batching | None = None
     options: JobOptions = field(default_factory=JobOptions, repr=False)
+    is_declared: bool = True  # in awa.kinds; False for a kind that only awa enqueues
 
     @classmethod
     def from_function(

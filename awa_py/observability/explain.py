@@ -1,29 +1,58 @@
 """Explain in sentences why a job is not running."""
 
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from awa_py import durations
 from awa_py.model.job import Job, State
+from awa_py.store.durable_jobs import JobWait
 from awa_py.store.jobs import JobConditions
 from awa_py.text import count, ordinal, relative_time, short_duration
 
+START_LEADER = "start `awa worker` or `awa maintenance`."
 SILENT_S = 60.0  # two heartbeats at the default interval: worth mentioning, not yet presumed dead
 
 
-def explain(job: Job, conditions: JobConditions, *, has_leader: bool, now: datetime) -> list[str]:
-    """Return what keeps the job from running, the nearest reason first; or that it runs, or how it ended."""
-    return list(_sentences(job, conditions, has_leader=has_leader, now=now))
+def explain(
+    job: Job, conditions: JobConditions, *, wait: JobWait | None = None, has_leader: bool, now: datetime
+) -> list[str]:
+    """Return what keeps the job from running, the nearest reason first; or that it runs, or how it ended.
+
+    `wait` is what a waiting job waits for.
+    """
+    return list(_sentences(job, conditions, wait, has_leader=has_leader, now=now))
 
 
-def _sentences(job: Job, conditions: JobConditions, *, has_leader: bool, now: datetime) -> Iterator[str]:
+def wait_sentence(wait: JobWait, now: datetime) -> str:
+    """Return e.g. `waits for the signal "approved" since 2026-05-01 12:00:00 UTC (3d ago), until …`."""
+    awaited = [f'the signal "{name}"' for name in wait.signals]
+    if wait.children:
+        ids = ", ".join(map(str, wait.unfinished_ids))
+        more = ", …" if wait.unfinished > len(wait.unfinished_ids) else ""
+        which = f" ({'job' if wait.unfinished == 1 else 'jobs'} {ids}{more})" if ids else ""
+        awaited.append(
+            f"{wait.unfinished:,} of {wait.children:,} {'child' if wait.children == 1 else 'children'}{which}"
+        )
+    words = ["waits"]
+    if awaited:
+        words.append(f"for {' or '.join(awaited)}")
+    if wait.since is not None:
+        words.append(f"since {_when(wait.since, now)}")
+    text = " ".join(words)
+    return text if wait.until is None else f"{text}{',' if len(words) > 1 else ''} until {_when(wait.until, now)}"
+
+
+def _sentences(
+    job: Job, conditions: JobConditions, wait: JobWait | None, *, has_leader: bool, now: datetime
+) -> Iterator[str]:
     if job.state.final:
         yield from _ended(job, now)
         return
     if job.state is State.RUNNING:
         yield from _running(job, conditions, now)
     elif job.state is State.WAITING:
-        yield "It is waiting for a timer, a signal or its children, and occupies no slot."
+        yield from _waiting(job, wait, has_leader=has_leader, now=now)
     else:
         if job.state is not State.AVAILABLE:
             yield from _not_due(job, conditions, has_leader=has_leader, now=now)
@@ -62,6 +91,19 @@ def _running(job: Job, conditions: JobConditions, now: datetime) -> Iterator[str
         yield "That worker is no longer in the list of workers. If it is dead, the leader will rescue the job."
 
 
+def _waiting(job: Job, wait: JobWait | None, *, has_leader: bool, now: datetime) -> Iterator[str]:
+    if wait is None:  # it went on between two statements
+        yield "It waited for a timer, a signal or its children a moment ago."
+        return
+    yield f"It {wait_sentence(wait, now)}. It occupies no slot."
+    for name in wait.signals:
+        yield f"To send the signal: `awa job signal {job.id} {shlex.quote(name)}`."
+    if not has_leader and wait.until is not None:
+        yield f"There is no leader, so it does not go on when the time has come: {START_LEADER}"
+    if wait.children and not wait.unfinished:
+        yield "These children have ended: the leader will make it available within seconds."
+
+
 def _not_due(job: Job, conditions: JobConditions, *, has_leader: bool, now: datetime) -> Iterator[str]:
     if job.state is State.RETRYABLE:
         yield f"Attempt {job.attempt} of {job.max_attempts} failed. The next one is due {_when(job.run_at, now)}."
@@ -74,7 +116,7 @@ def _not_due(job: Job, conditions: JobConditions, *, has_leader: bool, now: date
         if not conditions.future:
             yield "The leader will make it available within seconds."
     else:
-        yield "There is no leader, so due jobs do not become available: start `awa worker` or `awa maintenance`."
+        yield f"There is no leader, so due jobs do not become available: {START_LEADER}"
 
 
 def _obstacles(job: Job, conditions: JobConditions, now: datetime) -> Iterator[str]:

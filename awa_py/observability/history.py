@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from awa_py.model.job import Job
+from awa_py.model.job import NO_TIMER, Job
 from awa_py.store.events import EventRow
 
 # The order of events with the same time. All changes of one statement have one time, so a rescued attempt can end at
@@ -21,7 +21,7 @@ MIN_STEP = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a job: enqueued, due, started, retried, snoozed, released, completed, failed, …"""
+    """Something that happened to a job: enqueued, due, started, suspended, retried, released, completed, …"""
 
     at: datetime
     event: str
@@ -51,7 +51,7 @@ def history(job: Job, recorded: Sequence[EventRow]) -> list[Event]:
         )
         for error in errors
     ]
-    if job.run_at > job.created_at and all(job.run_at != event.at for event in events):
+    if job.created_at < job.run_at != NO_TIMER and all(job.run_at != event.at for event in events):
         events.append(Event(at=job.run_at, event="due"))
     return sorted(events, key=lambda event: (event.at, ORDER_AT_SAME_TIME.get(event.event, DEFAULT_ORDER)))
 

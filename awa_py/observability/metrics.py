@@ -28,6 +28,7 @@ class Reason(StrEnum):
     ARGUMENTS = "arguments"  # they do not match the handler's signature
     RESULT = "result"  # the return value cannot be stored
     ASKED = "asked"  # the handler raised or returned awa.Retry or awa.Fail
+    STEP = "step"  # a step cannot be recorded or repeated
     LOST = "lost"  # the worker died
     EXPIRED = "expired"  # the deadline passed before the attempt started
     INVALID = "invalid"  # the row has values that awa cannot work with
@@ -153,7 +154,11 @@ class Metrics:
             "awa_jobs_failed_total", "Jobs that failed without another attempt, by reason", "queue", "reason"
         )
         self.cancelled = counter("awa_jobs_cancelled_total", "Jobs that were cancelled on this worker", "queue")
+        self.suspended = counter("awa_jobs_suspended_total", "Attempts that ended because the job waits", "queue")
+        self.records = counter("awa_checkpoints_total", "Checkpoints of durable jobs that were recorded")
+        self.replays = counter("awa_replays_total", "Attempts of durable jobs that went on from recorded checkpoints")
         self.snoozed = counter("awa_jobs_snoozed_total", "Attempts that ended with a snooze", "queue")
+        self.advanced = counter("awa_jobs_advanced_total", "Attempts that ended with the job's next state", "queue")
         self.throttled = counter(
             "awa_jobs_throttled_total", "Attempts that throttled their queue and will be repeated", "queue"
         )
@@ -175,6 +180,9 @@ class Metrics:
         )
         self.claim_seconds = histogram("awa_claim_seconds", "Duration of claims", STATEMENT_BUCKETS_S)
         self.claim_jobs = histogram("awa_claim_jobs", "Number of jobs per claim, except empty claims", BATCH_BUCKETS)
+        self.record_seconds = histogram(
+            "awa_checkpoint_flush_seconds", "Duration of writing checkpoints", STATEMENT_BUCKETS_S
+        )
         self.flush_seconds = histogram("awa_flush_seconds", "Duration of writing outcomes", STATEMENT_BUCKETS_S)
         self.flush_jobs = histogram("awa_flush_jobs", "Number of outcomes written at once", BATCH_BUCKETS)
         self.loop_lag = histogram("awa_event_loop_lag_seconds", "How late the event loop ran its timers", LAG_BUCKETS_S)

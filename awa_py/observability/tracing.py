@@ -1,5 +1,5 @@
 """OpenTelemetry tracing: enqueue stores the trace context in the job's metadata, and each run is a span linked to it.
-Each batch of a maintenance task is a span too.
+Each step of a durable job is a span too, and each batch of a maintenance task.
 
 There is no switch: tracing is on if the program has imported OpenTelemetry and set a tracer provider. A program that
 has not pays nothing, not even the import.
@@ -8,7 +8,7 @@ has not pays nothing, not even the import.
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from awa_py.text import class_name
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
 
+NO_SPAN = nullcontext()
 METADATA_KEY = "trace"  # the value is a W3C trace context: {"traceparent": "00-…", "tracestate": "…"}
 
 
@@ -97,6 +98,33 @@ class Tracer:
         if is_error:
             span.set_attribute("error.type", class_name(result, "__qualname__"))
             span.set_status(self._trace.StatusCode.ERROR)
+
+
+def step_span(name: str, full_name: str, step_type: str) -> "AbstractContextManager[Span | None]":
+    """Return the span of a step that runs, a child of the job's span; or a context that does nothing.
+
+    `name` is shared by all steps of a loop, `full_name` has their number or key.
+    """
+    return _step_span(name, full_name, step_type) if is_enabled() else NO_SPAN
+
+
+@contextmanager
+def _step_span(name: str, full_name: str, step_type: str) -> Iterator["Span"]:
+    from opentelemetry import trace
+
+    attributes = {"awa.step.name": full_name, "awa.step.type": step_type}
+    with trace.get_tracer("awa", _version()).start_as_current_span(
+        f"step {name}",
+        attributes=attributes,
+        record_exception=False,  # the message may contain the job's data
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield span
+        except Exception as error:  # not if the job waits, or if the worker stops
+            span.set_attribute("error.type", class_name(error, "__qualname__"))
+            span.set_status(trace.StatusCode.ERROR)
+            raise
 
 
 @contextmanager

@@ -41,6 +41,14 @@ class OverdueWork:
     stale_jobs: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckWaits:
+    """Waiting jobs whose children have ended, and the number of those that wait for a signal for very long."""
+
+    parents: Sequence[int]
+    long_waits: int
+
+
 async def list_waiting_queues(
     session: Session, *, limit: int, count_to: int, staleness: timedelta
 ) -> list[WaitingQueue]:
@@ -66,3 +74,10 @@ async def get_overdue_work(session: Session, *, look_at: int, staleness: timedel
     row = await session.fetchrow("get_overdue_work", look_at, staleness, grace)
     assert row is not None
     return OverdueWork(**dict(row))
+
+
+async def get_stuck_waits(session: Session, *, look_at: int, grace: timedelta, long: timedelta) -> StuckWaits:
+    """Return the waiting jobs that do not go on, among the first `look_at` of each sort."""
+    row = await session.fetchrow("get_stuck_waits", look_at, grace, long)
+    assert row is not None
+    return StuckWaits(parents=row["parents"], long_waits=row["long_waits"])

@@ -113,7 +113,7 @@ CANCEL = Operation(
     past_tense="cancelled",
     states=(*WAITING, State.RUNNING),
     default_states=(*WAITING, State.RUNNING),
-    change=jobs.cancel_jobs,
+    change=jobs.cancel_trees,
 )
 DELETE = Operation(
     name="delete",

@@ -1,21 +1,24 @@
 """available → running.
 
-A claimed row has the columns that every job needs. `details`, the whole row of the job table, comes only with the kinds
-that ask for it, since decoding it is expensive.
+A claimed row has the columns that every job needs. `details`, all other columns of the job, come only with the kinds
+that ask for them. They are a JSON array, which is decoded if the handler asks for its job.
 """
 
+import json
 from collections.abc import Sequence, Set
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from awa_py.connections import Record
+from awa_py.db.columns import DETAILS
 from awa_py.db.errors import INVALID_DATA
-from awa_py.db.types import Record
+from awa_py.errors import InvalidJob
 from awa_py.model.job import Job, State
 from awa_py.store.election import lock_key
 from awa_py.store.finish import discard_jobs, release_jobs
-from awa_py.store.rows import job_from
+from awa_py.store.rows import job_from_values
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -160,13 +163,18 @@ def is_readable(row: Record) -> bool:
 
 def claimed_job(row: Record) -> Job:
     """Return the whole job of a claimed row with details."""
-    values: dict[str, Any] = dict(row["details"].items())
-    values |= {name: row[name] for name in ("lease", "attempt", "attempted_at", "deadline_at")}
-    return job_from(values, state=State.RUNNING)
+    try:
+        details = zip(DETAILS, json.loads(row["details"]), strict=True)
+        values: dict[str, Any] = {**row, **dict(details), "args": json.loads(row["args"])}
+    except (ValueError, RecursionError):  # a number with too many digits, or values that are nested too deeply
+        raise InvalidJob(f"job {row['id']} ({row['kind']}) has values that Python cannot represent") from None
+    values |= {name: datetime.fromisoformat(values[name]) for name in ("created_at", "run_at")}
+    return job_from_values(values, state=State.RUNNING)
 
 
 def claimed_metadata(row: Record) -> str | None:
     """Return the metadata of a claimed row with details, as JSON."""
-    details = row["details"]
-    metadata: str | None = None if details is None else details["metadata"]
-    return metadata
+    if row["details"] is None or "{" not in row["details"]:  # most jobs have none
+        return None
+    metadata = json.loads(row["details"])[DETAILS.index("metadata")]
+    return None if metadata is None else json.dumps(metadata)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from awa_py.db.types import Record
+from awa_py.connections import Record
 from awa_py.errors import InvalidJob
 from awa_py.model.job import NewJob, State
 from awa_py.store.session import Session

@@ -85,6 +85,21 @@ async def snooze_jobs(
     return {row["id"] for row in await session.fetch("snooze_jobs", ids, leases, worker_id, delays)}
 
 
+async def advance_jobs(
+    session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int], next_states: Sequence[str]
+) -> list[int]:
+    """Advance jobs to their next states: running → available or scheduled. Return the ids that the worker held.
+
+    A next state is a JSON object with kind, args and delay.
+    """
+    if _too_large(next_states):
+        halves = _halves(ids, leases, next_states)
+        first, rest = [await advance_jobs(session, worker_id, *half) for half in halves]
+        return first + rest
+    rows = await session.fetch("advance_jobs", ids, leases, worker_id, f"[{','.join(next_states)}]")
+    return [row["id"] for row in rows]
+
+
 async def throttle_jobs(
     session: Session, worker_id: UUID, ids: Sequence[int], leases: Sequence[int], reasons: Sequence[str]
 ) -> dict[int, Cooldown]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from awa_py.db.types import Record
+from awa_py.connections import Record
 from awa_py.settings import Settings
 from awa_py.store.session import Session
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from awa_py.model.job import Job, State
+from awa_py.store.checkpoints import wake_parents
 from awa_py.store.finish import array_literal
 from awa_py.store.rows import job_from
 from awa_py.store.session import Session
@@ -129,7 +130,29 @@ async def list_unserved_jobs(
 
 async def cancel_jobs(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> dict[int, str]:
     """Cancel jobs. Return what happened to each unfinished job: `cancelled`, or `requested` if it runs."""
-    return {row["id"]: row["answer"] for row in await session.fetch("cancel_jobs", ids, _seen_by_id(ids, seen))}
+    rows = await session.fetch("cancel_jobs", ids, _seen_by_id(ids, seen))
+    parents = {row["parent_id"] for row in rows if row["answer"] == "cancelled"} - {None}
+    if parents:
+        await wake_parents(session, sorted(parents))
+    return {row["id"]: row["answer"] for row in rows}
+
+
+async def cancel_trees(session: Session, ids: Sequence[int], seen: SeenJobs | None = None) -> dict[int, str]:
+    """Cancel jobs, their unfinished children, and the children of these. Return the answers for the jobs themselves.
+
+    A job is marked before its children are listed. From then on it cannot spawn more.
+    """
+    answers = await cancel_jobs(session, ids, seen)
+    parents = list(answers)
+    while parents:
+        children = await list_unfinished_children(session, parents)
+        parents = list(await cancel_jobs(session, children)) if children else []
+    return answers
+
+
+async def list_unfinished_children(session: Session, parents: Sequence[int]) -> list[int]:
+    """Return the ids of the unfinished children of jobs."""
+    return [row["id"] for row in await session.fetch("list_unfinished_children", parents)]
 
 
 async def retry_jobs(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from awa_py.db.types import Record
+from awa_py.connections import Record
 from awa_py.store.backlog import UnservedKind
 from awa_py.store.session import Session
 
@@ -126,6 +126,16 @@ async def delete_free_unique_keys(session: Session, *, after: str, limit: int) -
     row = await session.fetchrow("delete_free_unique_keys", after, limit)
     assert row is not None
     return (row["last_key"] if row["seen"] == limit else None), row["deleted"]
+
+
+async def delete_stray_signals(session: Session, *, after: int, limit: int) -> tuple[int | None, int]:
+    """Delete signals of jobs that have completed, among the `limit` signals of the jobs after `after`.
+
+    Return the job after which to continue (None: that was the last), and the number of deleted signals.
+    """
+    row = await session.fetchrow("delete_stray_signals", after, limit)
+    assert row is not None
+    return (row["last_job"] if row["seen"] == limit else None), row["deleted"]
 
 
 async def delete_stale_workers(session: Session, *, staleness: timedelta) -> int:

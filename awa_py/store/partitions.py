@@ -23,7 +23,11 @@ async def create_day_partitions(session: Session, table: Literal["completed", "e
 
 
 async def drop_completed_partitions(session: Session, *, retention: timedelta) -> int:
-    """Drop partitions that are older than the retention of every queue. Return the number of partitions dropped."""
+    """Drop partitions that are older than the retention of every queue. Return the number of partitions dropped.
+
+    The results that a parent may ask for are kept.
+    """
+    await session.fetch("keep_results", retention)
     return int(await session.fetchval("drop_completed_partitions", retention))
 
 

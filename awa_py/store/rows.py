@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from awa_py.connections import Record
 from awa_py.db.columns import JOB, JSON_COLUMNS
-from awa_py.db.types import Record
 from awa_py.model.job import Job, State
 
 _FIELDS = frozenset(JOB)
@@ -13,14 +13,20 @@ _FIELDS = frozenset(JOB)
 
 def job_from(row: Record | Mapping[str, Any], state: State | None = None) -> Job:
     """Return a row of `awa.jobs`, or of a job table with its `state`, as a Job. JSON columns are text."""
-    values = {name: value for name, value in row.items() if name in _FIELDS}
-    values["state"] = state or State(row["state"])
+    values = dict(row.items())
     for column in JSON_COLUMNS:
         values[column] = load_json(values.get(column))
-    values["errors"] = _entries(values["errors"])
-    values["metadata"] = values["metadata"] or {}
-    values["tags"] = values["tags"] or []
-    return Job(**values)
+    return job_from_values(values, state or State(row["state"]))
+
+
+def job_from_values(values: Mapping[str, Any], state: State) -> Job:
+    """Return a job from its columns, of which JSON columns have been read."""
+    fields = {name: value for name, value in values.items() if name in _FIELDS}
+    fields["state"] = state
+    fields["errors"] = _entries(values.get("errors"))
+    fields["metadata"] = values.get("metadata") or {}
+    fields["tags"] = values.get("tags") or []
+    return Job(**fields)
 
 
 def load_json(text: str | None) -> Any:

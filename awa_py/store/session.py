@@ -7,10 +7,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from awa_py.connections import Connection, Record
 from awa_py.db.columns import fill_placeholders
 from awa_py.db.database import SET_LOCAL_OWN_SETTINGS
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection, Record
 
 # How often in a row the queue `q` was throttled: one less for every two minutes since the last cooldown ended.
 THROTTLES = (
@@ -22,13 +22,16 @@ THROTTLES = (
 SAFE_ON_ANY_PATH = frozenset(
     {
         "can_insert",
+        "complete_in_transaction",
         "enqueue_job",
         "enqueue_jobs",
         "enqueue_undeclared_jobs",
         "enqueue_unique_job",
         "get_jobs",
+        "record_transaction",
         "reserve_ids",
         "route_kinds",
+        "send_signal",
         "wake_queues",
     }
 )

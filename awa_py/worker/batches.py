@@ -1,4 +1,4 @@
-"""Batches: collects the jobs of a batch handler, and keeps the outcome of each job of a call."""
+"""Batches: the jobs of one call of a batch handler, and which of them have no outcome yet."""
 
 import asyncio
 import math
@@ -120,36 +120,3 @@ class Batch:
 
     def __str__(self) -> str:
         return f"{self.size} jobs ({self.handler.kind})"
-
-
-class BatchCollector:
-    """Collects jobs of one kind and queue until a batch is full or its first job has waited for the linger time."""
-
-    def __init__(self, handler: Handler, dispatch: Callable[[Batch], None]) -> None:
-        assert handler.batching is not None
-        self._handler = handler
-        self._size = handler.batching.size
-        self._linger_s = handler.batching.linger_s
-        self._dispatch = dispatch
-        self._jobs: list[ClaimedJob] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, jobs: Sequence[ClaimedJob]) -> None:
-        self._jobs.extend(jobs)
-        while len(self._jobs) >= self._size:
-            self._dispatch_batch()
-        if self._jobs and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._linger_s, self._dispatch_batch)
-
-    def take_all(self) -> list[ClaimedJob]:
-        """Remove and return the jobs of the incomplete batch."""
-        jobs, self._jobs = self._jobs, []
-        return jobs
-
-    def _dispatch_batch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._jobs:
-            jobs, self._jobs = self._jobs[: self._size], self._jobs[self._size :]
-            self._dispatch(Batch(self._handler, jobs))

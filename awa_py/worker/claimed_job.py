@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from awa_py.db.types import Record
+from awa_py.connections import Record
 from awa_py.model.context import Context
 from awa_py.model.job import Job
 from awa_py.model.registry import Handler
@@ -14,6 +14,14 @@ from awa_py.worker.outcomes import AttemptOutcome, StopReason
 TIMED_OUT = "the attempt timed out"
 
 
+class DurableAttempt(Protocol):
+    """The durable run of an attempt, as its job uses it."""
+
+    def request_stop(self) -> None: ...
+    async def close(self, end: object) -> None: ...
+    def outcome(self, outcome: AttemptOutcome) -> AttemptOutcome: ...
+
+
 class ClaimedJob:
     """A claimed job: what the claim returned, and the state of its attempt."""
 
@@ -21,6 +29,7 @@ class ClaimedJob:
         "args",
         "attempt",
         "context",
+        "durable",
         "handler",
         "id",
         "kind",
@@ -28,8 +37,10 @@ class ClaimedJob:
         "limit_s",
         "on_stop",
         "outcome",
+        "parent_id",
         "progress",
         "queue",
+        "remembers",
         "renewed_at",
         "row",
         "stop",
@@ -40,6 +51,7 @@ class ClaimedJob:
 
     def __init__(self, row: Record, queue: str, handler: Handler | None, claimed_at: float) -> None:
         self.id: int = row["id"]
+        self.parent_id: int | None = row["parent_id"]
         self.lease: int = row["lease"]
         self.kind: str = row["kind"]
         self.attempt: int = row["attempt"]
@@ -51,6 +63,8 @@ class ClaimedJob:
         # By the monotonic clock, and taken before the claim: never later than the database's own time of the claim.
         self.waiting_since = self.renewed_at = claimed_at
         self.context: Context | None = None
+        self.durable: DurableAttempt | None = None  # its handler has made a durable call
+        self.remembers = False  # it may have checkpoints
         self.outcome: AttemptOutcome | None = None  # set when the attempt has ended
         self.progress: str | None = None
         self.stop: StopReason | None = None
@@ -70,6 +84,8 @@ class ClaimedJob:
             self.on_stop(self, reason)
         if self.context is not None:
             self.context.request_stop(reason)
+        if self.durable is not None:
+            self.durable.request_stop()
         if self.task is not None:  # a handler that has not started checks `stop` first
             self.task.cancel()
 

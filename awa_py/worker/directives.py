@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from awa_py.db.types import Record
+from awa_py.connections import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

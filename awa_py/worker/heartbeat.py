@@ -15,11 +15,11 @@ from operator import attrgetter
 import asyncpg
 
 from awa_py.background import LoopThread, wait_for_event
+from awa_py.connections import DedicatedConnection, Record
 from awa_py.db.database import ASYNC_COMMIT_SETTINGS, Database
 from awa_py.db.errors import CONNECTION_LOST
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
-from awa_py.db.types import DedicatedConnection, Record
 from awa_py.observability.checks import HealthCheck
 from awa_py.observability.logs import LogThrottle
 from awa_py.observability.metrics import Metrics

@@ -194,6 +194,14 @@ class InFlightJobs:
     def get(self, job_id: int) -> ClaimedJob | None:
         return self._jobs.get(job_id)
 
+    def is_current(self, job: ClaimedJob) -> bool:
+        """Return False if this worker has claimed the job again since.
+
+        The earlier attempt has lost its lease, even if both have the same number: a crash of the server can undo the
+        first claim.
+        """
+        return self._jobs.get(job.id) is job
+
     def __iter__(self) -> Iterator[ClaimedJob]:
         return iter(list(self._jobs.values()))
 

@@ -1,29 +1,32 @@
 """What the worker does with each type of outcome: how it is written, counted, logged, recorded and traced.
 
-A new outcome is a value in `outcomes`, a statement in `store.finish`, and an entry in `OUTCOMES`.
+A new outcome is a value in `outcomes`, a statement in `store.finish`, its writer in `outcome_writers`, and an entry in
+`OUTCOMES`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
-from uuid import UUID
 
 from prometheus_client import Counter
 
 from awa_py import durations
-from awa_py.error_details import error_details
 from awa_py.model.job import State
 from awa_py.observability.metrics import Metrics, Reason
-from awa_py.store import finish
 from awa_py.store.finish import Cooldown, RetryDecision
-from awa_py.store.session import Session
 from awa_py.text import ordinal
+from awa_py.worker import outcome_writers
 from awa_py.worker.claimed_job import ClaimedJob
+from awa_py.worker.outcome_writers import OutcomeBatch, OutcomeT
 from awa_py.worker.outcomes import (
+    Advanced,
     AttemptFailed,
+    AttemptSuspended,
     Completed,
+    CompletedDurable,
+    CompletedInTransaction,
     Discarded,
     LeaseLost,
     QueueThrottled,
@@ -31,27 +34,8 @@ from awa_py.worker.outcomes import (
     Snoozed,
 )
 
-OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")  # what the database returns for a job
 NOT_STARTED = "before it started"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeBatch(Generic[OutcomeT]):
-    """Jobs that ended with the same type of outcome, to be written by one statement."""
-
-    session: Session
-    worker_id: UUID
-    jobs: Sequence[ClaimedJob]
-    keep_completed: bool
-
-    @property
-    def keys(self) -> tuple[UUID, list[int], list[int]]:
-        return job_keys(self.worker_id, self.jobs)
-
-    @property
-    def outcomes(self) -> list[OutcomeT]:
-        return cast(list[OutcomeT], [job.outcome for job in self.jobs])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,32 +65,12 @@ class OutcomeRule(Generic[OutcomeT, ResultT]):
     event_detail: Callable[[ClaimedJob], str | None] | None = None
     report: Callable[[ClaimedJob, OutcomeT, ResultT], JobReport | None] | None = None
     is_span_error: Callable[[OutcomeT], bool] | None = None  # None: the span's status stays unset
+    is_postponed: Callable[[ResultT], bool] | None = None  # whether the job's row was locked: write it later
     throttles_queue: bool = False  # the worker returns the queue's other jobs that have not started
 
 
-def job_keys(worker_id: UUID, jobs: Sequence[ClaimedJob]) -> tuple[UUID, list[int], list[int]]:
-    """Return the arguments by which a statement finds the jobs and checks that they are still ours."""
-    return worker_id, [job.id for job in jobs], [job.lease for job in jobs]
-
-
-async def _complete(batch: OutcomeBatch[Completed]) -> Mapping[int, None] | None:
-    results = [outcome.result for outcome in batch.outcomes]
-    ids = await finish.complete_jobs(
-        batch.session, *batch.keys, results if any(results) else None, keep=batch.keep_completed
-    )
-    return None if ids is None else dict.fromkeys(ids)
-
-
-async def _fail_attempts(batch: OutcomeBatch[AttemptFailed]) -> Mapping[int, RetryDecision]:
-    errors = [outcome.error for outcome in batch.outcomes]
-    delays = [outcome.delay for outcome in batch.outcomes]
-    return await finish.fail_attempts(batch.session, *batch.keys, errors, delays, _details(batch.outcomes))
-
-
-def _details(outcomes: Sequence[AttemptFailed | Discarded]) -> list[str | None]:
-    """Return what the errors keep of their exceptions. The jobs of a batch may share one exception."""
-    details = {id(outcome.cause): error_details(outcome.cause) for outcome in outcomes if outcome.cause is not None}
-    return [details.get(id(outcome.cause)) for outcome in outcomes]
+def _suspension_detail(job: ClaimedJob) -> str:
+    return cast(AttemptSuspended, job.outcome).suspension.text
 
 
 def _report_failure(job: ClaimedJob, outcome: AttemptFailed, decision: RetryDecision) -> JobReport:
@@ -133,18 +97,13 @@ def _report_failure(job: ClaimedJob, outcome: AttemptFailed, decision: RetryDeci
     )
 
 
-async def _snooze(batch: OutcomeBatch[Snoozed]) -> Mapping[int, None]:
-    delays = [outcome.delay for outcome in batch.outcomes]
-    return dict.fromkeys(await finish.snooze_jobs(batch.session, *batch.keys, delays))
-
-
 def _snooze_detail(job: ClaimedJob) -> str:
     return f"for {durations.text(cast(Snoozed, job.outcome).delay)}"
 
 
-async def _throttle(batch: OutcomeBatch[QueueThrottled]) -> Mapping[int, Cooldown]:
-    reasons = [outcome.reason for outcome in batch.outcomes]
-    return await finish.throttle_jobs(batch.session, *batch.keys, reasons)
+def _advance_detail(job: ClaimedJob) -> str:
+    outcome = cast(Advanced, job.outcome)
+    return f"to {outcome.kind}" + (f" in {durations.text(outcome.delay)}" if outcome.delay else "")
 
 
 def _report_throttle(job: ClaimedJob, outcome: QueueThrottled, cooldown: Cooldown) -> JobReport | None:
@@ -156,13 +115,6 @@ def _report_throttle(job: ClaimedJob, outcome: QueueThrottled, cooldown: Cooldow
         message="queue %s is throttled for %.0f s (%d in a row): %s was throttled: %s",
         values=(job.queue, cooldown.cooldown_s, cooldown.throttles, job, outcome.reason),
     )
-
-
-async def _discard(batch: OutcomeBatch[Discarded]) -> Mapping[int, None]:
-    states = [outcome.state for outcome in batch.outcomes]
-    errors = [outcome.error for outcome in batch.outcomes]
-    details = _details(batch.outcomes)
-    return dict.fromkeys(await finish.discard_jobs(batch.session, *batch.keys, states, errors, details))
 
 
 def _report_discard(job: ClaimedJob, outcome: Discarded, _: None) -> JobReport:
@@ -184,10 +136,6 @@ def _report_discard(job: ClaimedJob, outcome: Discarded, _: None) -> JobReport:
     )
 
 
-async def _release(batch: OutcomeBatch[Released]) -> Mapping[int, None]:
-    return dict.fromkeys(await finish.release_jobs(batch.session, *batch.keys))
-
-
 def _release_detail(job: ClaimedJob) -> str:
     return job.stop or NOT_STARTED
 
@@ -197,35 +145,60 @@ def _release_detail(job: ClaimedJob) -> str:
 OUTCOMES: dict[type, OutcomeRule[Any, Any]] = {
     QueueThrottled: OutcomeRule(
         action="throttle its queue",
-        write=_throttle,
+        write=outcome_writers.throttle,
         counter=attrgetter("throttled"),
         event="throttled",
         report=_report_throttle,
         throttles_queue=True,
     ),
-    Completed: OutcomeRule(action="complete the job", write=_complete, counter=attrgetter("completed")),
+    Completed: OutcomeRule(action="complete the job", write=outcome_writers.complete, counter=attrgetter("completed")),
+    CompletedDurable: OutcomeRule(
+        action="complete the job",
+        write=outcome_writers.complete_durable,
+        counter=attrgetter("completed"),
+    ),
+    CompletedInTransaction: OutcomeRule(
+        action="complete the job",
+        write=outcome_writers.complete_in_transaction,
+        counter=attrgetter("completed"),
+    ),
+    AttemptSuspended: OutcomeRule(
+        action="wait",
+        write=outcome_writers.suspend,
+        is_postponed=lambda woken: woken is None,
+        counter=attrgetter("suspended"),
+        event="suspended",
+        event_detail=_suspension_detail,
+    ),
     AttemptFailed: OutcomeRule(
         action="record its failure",
-        write=_fail_attempts,
+        write=outcome_writers.fail_attempts,
         report=_report_failure,
         is_span_error=lambda outcome: True,
     ),
     Snoozed: OutcomeRule(
         action="snooze the job",
-        write=_snooze,
+        write=outcome_writers.snooze,
         counter=attrgetter("snoozed"),
         event="snoozed",
         event_detail=_snooze_detail,
     ),
+    Advanced: OutcomeRule(
+        action="advance the job to its next state",
+        write=outcome_writers.advance,
+        counter=attrgetter("advanced"),
+        event="advanced",
+        event_detail=_advance_detail,
+    ),
     Discarded: OutcomeRule(
         action="fail or cancel the job",
-        write=_discard,
+        write=outcome_writers.discard,
         report=_report_discard,
         is_span_error=lambda outcome: outcome.state is State.FAILED,
     ),
     Released: OutcomeRule(
         action="release the job",
-        write=_release,
+        write=outcome_writers.release,
         counter=attrgetter("released"),
         event="released",
         event_detail=_release_detail,

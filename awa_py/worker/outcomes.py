@@ -5,15 +5,19 @@ completer writes it; `outcome_table` defines how each type is written, counted, 
 """
 
 import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
 from awa_py.arguments.json_text import dumps
-from awa_py.errors import InvalidJob
-from awa_py.model.job import State
-from awa_py.model.outcomes import Cancel, Fail, Outcome, Retry, Snooze, Throttled
+from awa_py.errors import InvalidJob, InvalidStep, ReplayMismatch
+from awa_py.model.job import State, interval_text
+from awa_py.model.outcomes import Cancel, Fail, Next, Outcome, Retry, Snooze, Throttled
+from awa_py.model.registry import Handler
 from awa_py.observability.metrics import Reason
+from awa_py.store.checkpoints import Suspension
 from awa_py.text import cause_of, clean_text, describe_chain
 
 
@@ -50,6 +54,25 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedDurable:
+    """The handler of a job that has checkpoints returned. `result` is JSON."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedInTransaction:
+    """A transaction of the handler has completed the job: there is nothing left to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSuspended:
+    """The handler waits: call it again when the wait is over."""
+
+    suspension: Suspension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
     """The attempt failed: retry after `delay` or by the queue's backoff, or fail the job if no attempts are left."""
 
@@ -65,6 +88,20 @@ class Snoozed:
     """Run again after `delay`, without counting the attempt."""
 
     delay: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """Go on with the next state: another kind, with these arguments (JSON). None: the delay that the kind declares."""
+
+    kind: str
+    args_json: str
+    delay: timedelta | None = None
+
+    @property
+    def json(self) -> str:
+        values = {"kind": self.kind} | ({} if self.delay is None else {"delay": interval_text(self.delay)})
+        return f'{json.dumps(values)[:-1]},"args":{self.args_json}}}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +131,31 @@ class LeaseLost:
     """Another worker owns the job: write nothing."""
 
 
-AttemptOutcome = Completed | AttemptFailed | Snoozed | QueueThrottled | Discarded | Released | LeaseLost
+AttemptOutcome = (
+    Completed
+    | CompletedDurable
+    | CompletedInTransaction
+    | AttemptSuspended
+    | AttemptFailed
+    | Snoozed
+    | Advanced
+    | QueueThrottled
+    | Discarded
+    | Released
+    | LeaseLost
+)
 
 COMPLETED = Completed()  # without a result: shared, since most jobs end with it
 
 
-def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_bytes: int) -> AttemptOutcome:
+def outcome_of(
+    end: object,
+    *,
+    kind: str,
+    stop: StopReason | None,
+    max_result_bytes: int,
+    find_handler: Callable[[str], Handler | None],
+) -> AttemptOutcome:
     """Return the outcome of a handler that returned or raised `end`. `stop`: why it was asked to stop, if it was."""
     match end:
         case None:
@@ -109,6 +165,8 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
             return AttemptFailed(error=error, delay=end.after, cause=cause_of(end), reason=Reason.ASKED)
         case Snooze():
             return Snoozed(delay=end.delay)
+        case Next():
+            return _advanced(end, find_handler(end.state), max_result_bytes)
         case Throttled():
             return QueueThrottled(reason=clean_text(str(end.reason)))
         case Cancel():
@@ -124,6 +182,8 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
             if isinstance(end, UnfitArguments):
                 # No retry: the same arguments do not fit the next time. An operator retries the job after a fix.
                 return Discarded(state=State.FAILED, error=describe_chain(end), cause=end, reason=Reason.ARGUMENTS)
+            if isinstance(end, InvalidStep | ReplayMismatch):  # the next attempt would do the same
+                return Discarded(state=State.FAILED, error=describe_chain(end), cause=end, reason=Reason.STEP)
             if isinstance(end, UnreadableJob):
                 return Discarded(state=State.FAILED, error=str(end), reason=Reason.INVALID)
             if isinstance(end, asyncio.CancelledError):
@@ -135,6 +195,16 @@ def outcome_of(end: object, *, kind: str, stop: StopReason | None, max_result_by
     except InvalidJob as error:
         # No retry: the handler has done its work, and would return the same again.
         return Discarded(state=State.FAILED, error=clean_text(str(error)), reason=Reason.RESULT)
+
+
+def _advanced(end: Next, handler: Handler | None, max_args_bytes: int) -> AttemptOutcome:
+    """Return the outcome of a handler that goes on with the next state. `handler`: of that state, if it is known."""
+    try:
+        data = end.data if handler is None else handler.signature.to_json(end.data)
+        return Advanced(kind=end.state, args_json=dumps(data, what=end.state, limit=max_args_bytes), delay=end.delay)
+    except InvalidJob as error:
+        # No retry: the state has done its work, and would return the same again.
+        return Discarded(state=State.FAILED, error=clean_text(f"Next: {error}"), reason=Reason.STEP)
 
 
 def stopped_outcome(stop: StopReason) -> AttemptOutcome:

@@ -8,12 +8,14 @@ Parts that need each other in both directions are connected by callbacks, all of
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import ASYNC_COMMIT_SETTINGS, Database
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
-from awa_py.db.types import DedicatedConnection
 from awa_py.model.registry import Registry
 from awa_py.observability.metrics import Metrics
 from awa_py.rate_limiter import RateLimiter, request_tokens_over
@@ -25,13 +27,21 @@ from awa_py.worker.claiming.claim_loop import ClaimLoop
 from awa_py.worker.claiming.wakeups import Wakeups
 from awa_py.worker.completer import Completer
 from awa_py.worker.directives import Directives
+from awa_py.worker.durable.recorder import Recorder
+from awa_py.worker.durable.run import DurableRun, DurableServices
+from awa_py.worker.durable.step_threads import StepThreads
+from awa_py.worker.durable.transactions import Transactions
 from awa_py.worker.event_log import EventLog
 from awa_py.worker.executor import Executor
+from awa_py.worker.handler_calls import HandlerCalls
+from awa_py.worker.handler_threads import HandlerThreads
 from awa_py.worker.heartbeat import Heartbeat
 from awa_py.worker.in_flight import InFlightJobs
 from awa_py.worker.loop_watchdog import LoopWatchdog
 from awa_py.worker.notifications import NotificationDispatcher
-from awa_py.worker.tracing_executor import executor_type
+from awa_py.worker.tracing_calls import handler_calls_type
+
+MAX_FROZEN = timedelta(minutes=5)  # with an open transaction
 
 
 class WorkerParts:
@@ -60,7 +70,19 @@ class WorkerParts:
         self.completer = self._build_completer()
         self.rate_limit_connection = ReconnectingConnection(database, "rates", metrics, ASYNC_COMMIT_SETTINGS)
         self.rate_limiter = RateLimiter(request_tokens_over(self.rate_limit_connection, database.schema))
-        self.executor = self._build_executor()
+        self.recorder = self._build_recorder()
+        self.step_threads = StepThreads(worker.concurrency)
+        self.transactions = Transactions(database, worker.id)
+        self._durable = self._build_durable_services(stopping)
+        self.handler_threads = HandlerThreads(self.in_flight, worker.concurrency)
+        self._calls = self._build_handler_calls()
+        self.executor = Executor(
+            registry,
+            self.in_flight,
+            self._calls,
+            on_finished=self.completer.add,
+            run_times=metrics.run_times,
+        )
         self.watchdog = LoopWatchdog(self.executor.call_in, settings.blocked_after.total_seconds())
         wakeups = Wakeups()
         self.heartbeat = Heartbeat(
@@ -115,16 +137,41 @@ class WorkerParts:
             keep_completed=bool(self._settings.completed_retention),
         )
 
-    def _build_executor(self) -> Executor:
-        return executor_type()(
+    def _build_recorder(self) -> Recorder:
+        # If the worker freezes while it spawns children, the locks of its transaction must not keep jobs from a rescue.
+        timeout = min(self._settings.heartbeat_staleness, MAX_FROZEN)
+        settings = {"idle_in_transaction_session_timeout": str(int(timeout.total_seconds() * 1000))}
+        connection = ReconnectingConnection(self._database, "records", self._metrics, settings)
+        return Recorder(connection, self._database.schema, self._metrics, self._worker.id)
+
+    def _build_durable_services(self, stopping: asyncio.Event) -> DurableServices:
+        return DurableServices(
+            loop=asyncio.get_running_loop(),
+            loop_thread=threading.get_ident(),
+            recorder=self.recorder,
+            transactions=self.transactions,
+            threads=self.step_threads,
+            is_draining=stopping.is_set,
+            max_step_bytes=self._settings.max_step_bytes,
+            max_result_bytes=self._settings.max_args_bytes,
+            max_steps=self._settings.max_steps,
+        )
+
+    async def close_durable(self) -> None:
+        """Close what durable jobs used."""
+        self.step_threads.close()
+        await self.transactions.close()
+        await self.recorder.stop()
+
+    def _build_handler_calls(self) -> HandlerCalls:
+        return handler_calls_type()(
             self._registry,
             self.in_flight,
-            threads=self._worker.concurrency,
+            self.handler_threads,
             max_result_bytes=self._settings.max_args_bytes,
-            on_finished=self.completer.add,
-            on_progress=self.completer.add_progress,
+            on_progress=self.completer.progress_writer.add,
             rate_limits=self.rate_limiter,
-            run_times=self._metrics.run_times,
+            begin_run=lambda job: DurableRun(job, self._durable),
         )
 
     def _build_claim_loop(self, wakeups: Wakeups) -> ClaimLoop:
@@ -138,7 +185,7 @@ class WorkerParts:
             claimant=Claimant(
                 worker_id=self._worker.id,
                 kinds=registry.kinds,
-                detailed_kinds=registry.kinds if self.executor.needs_details else registry.kinds_with_context,
+                detailed_kinds=registry.kinds if self._calls.needs_details else registry.kinds_with_context,
                 timed=self._metrics.timing,
             ),
             queues=list(self._worker.queues),
@@ -148,6 +195,7 @@ class WorkerParts:
             executor=self.executor,
             wakeups=wakeups,
             listener=self.listener,
+            wait_flushed=self.completer.wait_flushed,
         )
 
     async def _lock_worker(self, connection: DedicatedConnection) -> None:

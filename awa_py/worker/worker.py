@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from awa_py.background import cancel_and_wait
 from awa_py.db.database import Database
-from awa_py.errors import ConfigError
+from awa_py.errors import AwaError, ConfigError
 from awa_py.model.declarations import Declarations
 from awa_py.model.names import check_queue
 from awa_py.model.registry import Registry
@@ -81,7 +81,7 @@ class Worker:
             limits=tuple(queues.values()),
         )
         self.ready = asyncio.Event()  # registered, and about to claim
-        self.abandoned = 0  # handlers whose threads still ran when the worker ended
+        self.abandoned = 0  # threads of handlers and steps that still ran when the worker ended
         self._registration = Registration(database, self.metrics, self.info, settings.share_staleness, declarations)
         self._parts: WorkerParts | None = None  # after the registration
         self._stopping = asyncio.Event()
@@ -137,6 +137,20 @@ class Worker:
         if self._parts is not None:
             self._parts.heartbeat.send_now()  # operators see that it is stopping
 
+    @property
+    def claims(self) -> bool:
+        """Return whether the worker runs, and is not stopping."""
+        return self._parts is not None and not self._parts.claim_loop.is_closed
+
+    async def take_over(self) -> int:
+        """Move stale jobs of dead workers to this one, as many as it has free slots. Return how many.
+
+        Call it in the worker's event loop.
+        """
+        if self._parts is None or not self.claims:
+            raise AwaError("the worker does not run: only a running one can take over jobs")
+        return await self._parts.claim_loop.take_over()
+
     async def run(self, *, until_idle: bool = False) -> None:
         """Run jobs until `stop()` is called or, with `until_idle`, until no job is due."""
         token = current_worker.set(str(self.id))
@@ -183,15 +197,17 @@ class Worker:
             try:
                 await self._until_stopped(parts.claim_loop.run(until_idle=until_idle))
             finally:
+                parts.claim_loop.close()
                 parts.event_log.flush_soon()
                 await parts.claim_loop.release_unreported(CLEANUP_TIMEOUT_S)
                 await parts.claim_connection.close()
                 parts.rate_limiter.stop_retrying()
                 await self._drain(parts)
-                parts.executor.close()
+                parts.handler_threads.close()
+                await parts.close_durable()
                 await parts.rate_limiter.close()
                 await parts.rate_limit_connection.close()
-                self.abandoned = parts.in_flight.abandoned
+                self.abandoned = parts.in_flight.abandoned + parts.step_threads.abandoned
                 self.metrics.worker.source = None
 
     def _build_parts(self) -> WorkerParts:

@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import AbstractContextManager
 
+from awa_py.connections import Connection
 from awa_py.db.database import Database
-from awa_py.db.types import Connection
 
 from ..worker_process import POLL_INTERVAL_S, WorkerProcess, start_worker
 from .temporary_schema import QUEUE

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from awa_py.connections import DedicatedConnection, Record
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import DedicatedConnection, Record
 from awa_py.errors import AwaError
 
 from . import cpu
@@ -48,7 +48,7 @@ WAL = "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"
 # Jobs that are due on another day are not part of the workload.
 IS_EMPTY = """
     SELECT NOT EXISTS (SELECT FROM awa.running) AND NOT EXISTS (SELECT FROM awa.ready)
-       AND NOT EXISTS (SELECT FROM awa.scheduled WHERE state <> 'waiting' AND run_at < now() + '1 day')
+       AND NOT EXISTS (SELECT FROM awa.scheduled WHERE run_at < now() + '1 day')
 """
 SERVER = """
     SELECT split_part(current_setting('server_version'), ' ', 1) AS version, current_setting('fsync')::bool AS fsync,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from awa_py.client import POOL_SIZE
+from awa_py.connections import Connection
 from awa_py.db.database import Database
-from awa_py.db.types import Connection
 
 from ..worker_process import WorkerProcess
 from .bench_worker import start_bench_worker, wait_until_ready

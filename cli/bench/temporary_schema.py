@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import typer
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
 from awa_py.db.schema import Schema
-from awa_py.db.types import DedicatedConnection
 from awa_py.errors import AwaError
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.store.partitions import create_day_partitions

@@ -50,3 +50,20 @@ CREATE FUNCTION awa.readable_duration(value interval) RETURNS interval LANGUAGE 
 RETURN CASE WHEN value < interval '-365000 days' OR date_part('year', value) < -2000 THEN interval '-365000 days'
             WHEN value > interval '365000 days' OR date_part('year', value) > 2000 THEN interval '365000 days'
             ELSE value END;
+
+-- What a waiting job waits for: {"signals": [NAME, …], "children": [{"ids": [[FIRST, LAST], …], "fail_fast": true}, …]}.
+CREATE FUNCTION awa.are_waits(waits jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+    SELECT jsonb_typeof(waits) = 'object'
+           AND coalesce(jsonb_typeof(waits -> 'signals'), 'array') = 'array'
+           AND coalesce(jsonb_typeof(waits -> 'children'), 'array') = 'array'
+           AND NOT EXISTS (
+               SELECT FROM jsonb_array_elements(CASE WHEN jsonb_typeof(waits -> 'children') = 'array'
+                                                     THEN waits -> 'children' ELSE '[]' END) AS awaited
+               WHERE jsonb_typeof(awaited -> 'ids') IS DISTINCT FROM 'array'
+                  OR jsonb_typeof(awaited -> 'fail_fast') IS DISTINCT FROM 'boolean'
+                  OR EXISTS (
+                      SELECT FROM jsonb_array_elements(CASE WHEN jsonb_typeof(awaited -> 'ids') = 'array'
+                                                            THEN awaited -> 'ids' ELSE '[]' END) AS part
+                      WHERE part::text !~ '^\[[0-9]{1,18}, [0-9]{1,18}\]$'));
+END;

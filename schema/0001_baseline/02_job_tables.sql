@@ -43,14 +43,20 @@ CREATE TABLE awa.job_columns (
     CONSTRAINT concurrency_limit_is_positive CHECK (concurrency_limit >= 1 AND (NOT ordered OR concurrency_limit = 1))
 );
 
--- The states scheduled, retryable and waiting: jobs that are not due. The leader reads them by run_at.
+-- The states scheduled, retryable and waiting: jobs that are not due. The leader reads them by run_at. A waiting job has
+-- `waits`, which says since when, and what wakes it:
+-- {"since": TIME, "signals": [NAME, …], "children": [{"ids": [[FIRST, LAST], …], "fail_fast": true}, …]}.
+-- Its run_at is that of its earliest timer, or the year 8999.
 CREATE TABLE awa.scheduled (
     LIKE awa.job_columns INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
     state text NOT NULL CONSTRAINT state_is_not_due CHECK (state IN ('scheduled', 'retryable', 'waiting')),
+    waits jsonb CONSTRAINT waits_can_be_read CHECK (waits IS NULL OR awa.are_waits(waits)),
+    CONSTRAINT only_waiting_jobs_have_waits CHECK ((state = 'waiting') = (waits IS NOT NULL)),
     CONSTRAINT an_attempt_is_left CHECK (attempt < max_attempts),
     PRIMARY KEY (id)
 );
-CREATE INDEX scheduled_run_at ON awa.scheduled (run_at) WHERE state <> 'waiting';
+CREATE INDEX scheduled_run_at ON awa.scheduled (run_at);
+CREATE INDEX scheduled_waits_for_children ON awa.scheduled (id) WHERE waits ? 'children';
 CREATE INDEX scheduled_expires_at ON awa.scheduled (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX scheduled_ordered ON awa.scheduled (concurrency_key, id) WHERE ordered;
 
@@ -105,7 +111,8 @@ CREATE TABLE awa.completed (
     worker_id    uuid        NOT NULL,
     attempted_at timestamptz NOT NULL,
     finalized_at timestamptz NOT NULL DEFAULT now(),
-    result       jsonb
+    result       jsonb,
+    checkpoints  json                                   -- of a durable job: its rows of awa.checkpoints, in order
 ) PARTITION BY RANGE (finalized_at);
 CREATE INDEX completed_id ON awa.completed (id);
 CREATE INDEX completed_finalized_at ON awa.completed USING brin (finalized_at);
@@ -124,11 +131,11 @@ CREATE INDEX dead_finalized_at ON awa.dead (finalized_at);
 CREATE INDEX dead_queue ON awa.dead (queue);
 
 -- The children of a job. Jobs without a parent are not in these indexes.
-CREATE INDEX scheduled_parent ON awa.scheduled (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX ready_parent ON awa.ready (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX running_parent ON awa.running (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX completed_parent ON awa.completed (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX dead_parent ON awa.dead (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX scheduled_parent ON awa.scheduled (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX ready_parent ON awa.ready (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX running_parent ON awa.running (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX completed_parent ON awa.completed (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX dead_parent ON awa.dead (parent_id, id) WHERE parent_id IS NOT NULL;
 
 -- Rows stay in these tables for milliseconds. Vacuum early, and never take the exclusive lock that truncation needs.
 ALTER TABLE awa.ready SET (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02,

@@ -58,15 +58,22 @@ BEGIN
                END AS next_run
         FROM ended LEFT JOIN awa.queues q ON q.name = ended.queue
     ),
-    decided AS MATERIALIZED (
-        SELECT *, attempt < max_attempts AND expires_at > next_run IS NOT FALSE
-                  AND cancel_requested_at IS NULL AS retry
+    -- An attempt that recorded a checkpoint does not count: only attempts in a row that recorded nothing use up max_attempts.
+    counted AS MATERIALIZED (
+        SELECT *, CASE WHEN EXISTS (SELECT FROM awa.checkpoints
+                                    WHERE job_id = timed.id AND checkpoints.lease = timed.lease OFFSET 0)
+                       THEN 0 ELSE attempt END AS used_attempts
         FROM timed
+    ),
+    decided AS MATERIALIZED (
+        SELECT *, used_attempts < max_attempts AND expires_at > next_run IS NOT FALSE
+                  AND cancel_requested_at IS NULL AS retry
+        FROM counted
     ),
     retried AS (
         INSERT INTO awa.scheduled (state, {carried without rescues}, rescues, run_at, errors, attempt, lease)
         SELECT 'retryable', {carried without rescues}, least(rescues + crashed::int, 32766), next_run,
-               awa.append_error(errors, attempt, error, worker_id, details), attempt, lease
+               awa.append_error(errors, attempt, error, worker_id, details), used_attempts, lease
         FROM decided WHERE retry
     ),
     discarded AS (

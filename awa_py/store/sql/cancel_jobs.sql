@@ -1,6 +1,6 @@
 -- available, scheduled, retryable, waiting → cancelled. A running job is marked, and its worker notified.
 -- $1 ids · $2 the state and the lease that each job must have, a JSON object: {"17": "available 0"} (NULL: any)
--- Returns `cancelled` or `requested` for each unfinished job.
+-- Returns `cancelled` or `requested` for each unfinished job, and its parent.
 WITH seen AS MATERIALIZED (SELECT $2::text::jsonb AS by_id),
 deleted_ready AS (
     DELETE FROM awa.ready
@@ -26,9 +26,9 @@ requested AS (
         ORDER BY id  -- workers write to these rows too, and lock them in the same order
         FOR UPDATE
     ))
-    RETURNING id, lease
+    RETURNING id, parent_id, lease
 ),
-notified AS MATERIALIZED (SELECT id, pg_notify('awa', 'cancel:' || id || ':' || lease) FROM requested)
-SELECT id, 'cancelled' AS answer FROM deleted
+notified AS MATERIALIZED (SELECT id, parent_id, pg_notify('awa', 'cancel:' || id || ':' || lease) FROM requested)
+SELECT id, 'cancelled' AS answer, parent_id FROM deleted
 UNION ALL
-SELECT id, 'requested' FROM notified
+SELECT id, 'requested', parent_id FROM notified

@@ -37,7 +37,7 @@ deleted AS (
     RETURNING *, least((SELECT at FROM written) + coalesce(timeout, (SELECT timeout FROM awa.queues WHERE name = $1)),
                        expires_at) AS deadline_at,
               CASE WHEN kind = ANY ($7::text[]) AND awa.is_readable(created_at, run_at, expires_at, timeout) AND awa.is_time(entered_at)
-                   THEN ready END AS details
+                   THEN json_build_array({details of ready})::text END AS details
 ),
 durable AS MATERIALIZED (
     SELECT awa.commit_durably()
@@ -52,11 +52,11 @@ inserted AS (
     FROM deleted
     WHERE (SELECT count(*) FROM durable) >= 0  -- always true: a query that nothing reads is not run
 )
-SELECT id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
+SELECT id, parent_id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
        extract(epoch FROM deadline_at - (SELECT at FROM written))::float8 AS deadline_s, priority, pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s,
-       details, CASE WHEN details IS DISTINCT FROM NULL THEN (SELECT at FROM written) END AS attempted_at,
-       CASE WHEN details IS DISTINCT FROM NULL THEN deadline_at END AS deadline_at,
+       details, CASE WHEN details IS NOT NULL THEN (SELECT at FROM written) END AS attempted_at,
+       CASE WHEN details IS NOT NULL THEN deadline_at END AS deadline_at, CASE WHEN details IS NOT NULL THEN timeout END AS timeout,
        EXISTS (SELECT
                FROM unnest($2::smallint[], $3::bigint[]) AS level(priority, after_position)
                CROSS JOIN LATERAL (SELECT FROM awa.ready

@@ -6,13 +6,14 @@
 --
 -- The locks are held until the answer is sent. A worker that is frozen at this moment reads only what fits into the network
 -- buffers, so the answer is kept small: large jobs come without args and details, which read_claimed_jobs returns.
-SELECT (job).id, (job).lease + 1 AS lease, (job).kind, ((job).attempt + 1)::smallint AS attempt,
+SELECT (job).id, (job).parent_id, (job).lease + 1 AS lease, (job).kind, ((job).attempt + 1)::smallint AS attempt,
        CASE WHEN fits THEN (job).args::text END AS args,
        extract(epoch FROM deadline_at - claimed_at)::float8 AS deadline_s, (job).priority, (job).pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - (job).run_at), 0) END AS waited_s,
-       CASE WHEN fits AND with_details THEN job END AS details,
+       CASE WHEN fits AND with_details THEN json_build_array({details of (job)})::text END AS details,
        CASE WHEN fits AND with_details THEN claimed_at END AS attempted_at,
        CASE WHEN fits AND with_details THEN deadline_at END AS deadline_at,
+       CASE WHEN fits AND with_details THEN (job).timeout END AS timeout,
        search
 FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6)
 CROSS JOIN LATERAL (

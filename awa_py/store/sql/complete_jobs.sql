@@ -16,7 +16,8 @@ kept AS (
     INSERT INTO awa.completed ({carried}, run_at, errors, attempt, lease, worker_id, attempted_at, result)
     SELECT {carried}, run_at, errors, attempt, lease, worker_id, attempted_at, result::jsonb
     FROM ended
-    WHERE CASE WHEN $5 THEN NOT EXISTS (SELECT FROM awa.queues
+    WHERE parent_id IS NOT NULL  -- the parent may wait for its result
+       OR CASE WHEN $5 THEN NOT EXISTS (SELECT FROM awa.queues
                                         WHERE name = ended.queue AND completed_retention = '0')
                ELSE EXISTS (SELECT FROM awa.queues WHERE name = ended.queue AND completed_retention > '0') END
 )

@@ -1,6 +1,6 @@
 -- Delete completed jobs past their retention that dropping a day's partition does not cover: if the retention is
 -- shorter than a day, or shorter than another queue's, or the job is in the default partition. Reads no partition if
--- all retentions are covered. Bounded.
+-- all retentions are covered. Keeps jobs whose parent may ask for their results. Bounded.
 -- $1 the default retention · $2 at most this many jobs
 WITH retention AS MATERIALIZED (
     SELECT least($1::interval, min(completed_retention)) AS shortest,
@@ -11,6 +11,7 @@ stray AS (
     SELECT c.tableoid, c.ctid
     FROM awa.completed_default c LEFT JOIN awa.queues q ON q.name = c.queue
     WHERE c.finalized_at < now() - coalesce(q.completed_retention, $1::interval)
+      AND (c.parent_id IS NULL OR NOT awa.needs_children(c.parent_id))
     LIMIT $2
     FOR UPDATE OF c SKIP LOCKED
 ),
@@ -22,6 +23,7 @@ uncovered AS (
       AND c.finalized_at < now() - coalesce(q.completed_retention, $1::interval)
       AND (coalesce(q.completed_retention, $1::interval) < interval '1 day'
            OR coalesce(q.completed_retention, $1::interval) < (SELECT longest FROM retention) - interval '1 day')
+      AND (c.parent_id IS NULL OR NOT awa.needs_children(c.parent_id))
     LIMIT $2
     FOR UPDATE OF c SKIP LOCKED
 ),

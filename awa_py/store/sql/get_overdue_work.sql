@@ -3,7 +3,7 @@
 -- leader rescues nothing before it has led for the staleness.
 -- $1 how many of those to check · $2 the default staleness · $3 grace beyond the staleness
 SELECT (SELECT extract(epoch FROM now() - run_at)::float8 FROM awa.scheduled
-        WHERE state <> 'waiting' ORDER BY run_at LIMIT 1) AS promotion_s,
+        ORDER BY run_at LIMIT 1) AS promotion_s,
        (SELECT extract(epoch FROM now() - greatest(deadline_at, (SELECT elected_at + $2::interval FROM awa.leader)))::float8
         FROM awa.running
         WHERE deadline_at IS NOT NULL ORDER BY deadline_at LIMIT 1) AS deadline_s,

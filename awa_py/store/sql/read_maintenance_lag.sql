@@ -7,7 +7,7 @@ WITH retention AS (
     FROM awa.queues
 )
 SELECT coalesce((SELECT greatest(date_part('epoch', now() - run_at), 0) FROM awa.scheduled
-                 WHERE state <> 'waiting' ORDER BY run_at LIMIT 1), 0)::float8 AS promotion_lag_s,
+                 ORDER BY run_at LIMIT 1), 0)::float8 AS promotion_lag_s,
        coalesce((SELECT greatest(max(date_part('epoch', now() - r.heartbeat_at - coalesce(q.staleness, $1::interval))), 0)
                  FROM awa.running r LEFT JOIN awa.queues q ON q.name = r.queue
                  WHERE r.attempted_at < now() - least($1::interval, (SELECT min(staleness) FROM awa.queues))),

@@ -4,18 +4,19 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
 import asyncpg
 
 from awa_py.background import wait_for_event
+from awa_py.connections import Record
 from awa_py.db.errors import CONNECTION_LOST, INVALID_DATA
 from awa_py.db.listener import Listener
 from awa_py.db.reconnecting import ReconnectingConnection
 from awa_py.db.schema import Schema
-from awa_py.db.types import Record
+from awa_py.errors import AwaError
 from awa_py.invalid_jobs import InvalidJobs
 from awa_py.model.registry import Registry
 from awa_py.observability.checks import HealthCheck
@@ -64,7 +65,9 @@ class ClaimLoop:
         executor: Executor,
         wakeups: Wakeups,
         listener: Listener,
+        wait_flushed: Callable[[], Awaitable[None]],
     ) -> None:
+        """`wait_flushed` waits until the outcomes are written, and the parents of jobs that ended are woken."""
         self._connection = connection
         self._schema = schema
         self._in_flight = in_flight
@@ -77,6 +80,7 @@ class ClaimLoop:
         self._executor = executor
         self._wakeups = wakeups
         self._listener = listener
+        self._wait_flushed = wait_flushed
         self._claimers: Mapping[str, QueueClaimer] = {
             queue: QueueClaimer(queue, claimant, in_flight, poll_s=poll_s) for queue in queues
         }
@@ -84,6 +88,8 @@ class ClaimLoop:
         self._woken = asyncio.Event()
         self._claim_may_be_unreported = False  # a claim may be committed although its answer was lost
         self._took_over = False
+        self._take_overs: list[asyncio.Future[int]] = []  # those that were asked for
+        self.is_closed = False
         self._invalid_jobs = InvalidJobs(metrics, silence=staleness)
         self._may_have_invalid_jobs = False  # a claim failed because of a row
         self._problem: str | None = None
@@ -149,6 +155,20 @@ class ClaimLoop:
             if not claimed:
                 await self._wait()
 
+    async def take_over(self) -> int:
+        """Take over stale jobs now, as at the start, as many as there are free slots. Return how many."""
+        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._take_overs.append(asked)
+        self._woken.set()
+        return await asked
+
+    def close(self) -> None:
+        """Refuse what was asked for and has not happened."""
+        self.is_closed = True
+        for asked in self._take_overs:
+            if not asked.done():
+                asked.set_exception(AwaError("the worker stopped before it could take over jobs"))
+
     async def release_unreported(self, timeout_s: float) -> None:
         """Release the jobs of a claim whose answer was lost, before the worker ends. A rescue does it if this fails."""
         if self._claim_may_be_unreported:
@@ -165,13 +185,16 @@ class ClaimLoop:
         if self._claim_may_be_unreported:  # a quiet worker does this too: nothing renews the leases of these jobs
             await self._release_orphans(await self._session())
         if not self._heartbeat.healthy or self._quiet:
+            if self._quiet:
+                self._answer_take_overs(0)
             return 0
         session = await self._session()
         if self._may_have_invalid_jobs:
             await self._invalid_jobs.discard_all(session)
             self._may_have_invalid_jobs = False
-        if not self._took_over:
-            await self._take_over(session)
+        if not self._took_over or self._take_overs:
+            self._answer_take_overs(await self._take_over(session))
+            self._took_over = True
         now = time.monotonic()
         due = [claimer for claimer in self._claimers.values() if claimer.due_at <= now]
         claimed = 0
@@ -209,8 +232,9 @@ class ClaimLoop:
             if self._metrics.timing:
                 self._metrics.wait.labels(queue).observe_all([row["waited_s"] for row in rows])
 
-    async def _take_over(self, session: Session) -> None:
-        """Take over stale jobs once, at the start: a worker that returns after a crash need not wait for the rescue."""
+    async def _take_over(self, session: Session) -> int:
+        """Take over stale jobs: a worker that returns after a crash need not wait for the rescue. Return how many."""
+        taken = 0
         for queue in self._claimers:
             began = time.monotonic()
             self._claim_may_be_unreported = True
@@ -225,7 +249,14 @@ class ClaimLoop:
             if rows:
                 logger.warning("took over %d jobs of queue %s from dead workers", len(rows), queue)
             self._start(queue, rows, began)
-        self._took_over = True
+            taken += len(rows)
+        return taken
+
+    def _answer_take_overs(self, taken: int) -> None:
+        for asked in self._take_overs:
+            if not asked.done():
+                asked.set_result(taken)
+        self._take_overs.clear()
 
     async def _release_orphans(self, session: Session) -> None:
         known = {(job.id, job.lease) for job in self._in_flight}
@@ -297,6 +328,7 @@ class ClaimLoop:
         """Whether nothing is in flight, due or available."""
         if len(self._in_flight):
             return False
+        await self._wait_flushed()
         session = await self._session()
         promoted, _ = await maintenance.promote_jobs(session, limit=MAX_BATCH)
         waiting = await store.queues_with_work(session, queues=list(self._claimers), kinds=self._claimant.kinds)

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from awa_py.db.types import Record
+from awa_py.connections import Record
 from awa_py.store import claim as store
 from awa_py.store.claim import PRIORITIES, Claim, Claimant
 from awa_py.store.full_scan import FullScanSchedule

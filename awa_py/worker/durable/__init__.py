@@ -1,0 +1,1 @@
+"""Durable jobs: what a handler asks its Context to do once, or to wait for."""
