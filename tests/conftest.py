@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 from awa_py import App
+from awa_py.connections import Connection
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.session import Session
 from tests.chaos import jobs

@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import asyncpg
 
+from awa_py.connections import DedicatedConnection, Record
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import DedicatedConnection, Record
 from tests import large_database
 
 TRUNCATE_BYTES = 256 * 1024  # deleting and vacuuming smaller tables is cheaper: TRUNCATE makes a file for each index

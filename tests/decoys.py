@@ -3,8 +3,8 @@
 With `public` first in the search path, every name in a statement that does not say its schema means a decoy.
 """
 
+from awa_py.connections import Connection
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from awa_py.store.session import statement
 
 PATH = "public, pg_catalog"

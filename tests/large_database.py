@@ -25,6 +25,14 @@ FILL = (
     SELECT 'scheduled', 'work', 'q' || n % 5, now() + n * interval '1 second' - interval '100 seconds'
     FROM generate_series(1, {ROWS}) AS n
     """,
+    """
+    INSERT INTO awa.scheduled (state, kind, queue, run_at, waits)
+    SELECT 'waiting', 'work', 'q1', '8999-01-01', '{"signals": ["go"]}' FROM generate_series(1, 100000)
+    """,
+    """
+    INSERT INTO awa.checkpoints (job_id, name, number, type, lease, result)
+    SELECT n, 'a', 1, 'step', 1, '1' FROM generate_series(10000001, 10100000) AS n
+    """,
     f"""
     INSERT INTO awa.running (kind, queue, worker_id, attempt, lease, attempted_at, heartbeat_at, deadline_at)
     SELECT 'work', 'q' || n % 5, '00000000-0000-4000-8000-000000000001', 1, 1,

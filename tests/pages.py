@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import asynccontextmanager
 
+from awa_py.connections import Record
 from awa_py.db.database import Database
-from awa_py.db.types import Record
 from awa_py.store.session import Session
 from tests.support import another_session
 

@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from awa_py import App, Context, Job, NewJob, Settings, State
+from awa_py.connections import Connection, Record
 from awa_py.db.database import Database
-from awa_py.db.types import Connection, Record
 from awa_py.store import election, enqueue, jobs
 from awa_py.store.claim import PRIORITIES, Claimant, claim_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from awa_cli.bench.cost_recorder import CostRecorder, recording_costs
 
+from awa_py.connections import Connection
 from awa_py.db.database import Database
-from awa_py.db.types import Connection
 from tests.acceptance.conftest import Awa
 from tests.processes import eventually
 from tests.terminal import read_all

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from awa_py.connections import Connection
 from awa_py.db.migrations import all_migrations
-from awa_py.db.types import Connection
 from awa_py.store import queues
 from awa_py.store.finish import throttle_jobs
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker, remove_worker

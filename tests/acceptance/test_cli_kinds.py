@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.db.types import Connection
+from awa_py.connections import Connection
 from tests.acceptance.conftest import Awa
 from tests.acceptance.test_cli import columns
 

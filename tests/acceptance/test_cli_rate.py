@@ -2,7 +2,7 @@
 
 import pytest
 
-from awa_py.db.types import Connection
+from awa_py.connections import Connection
 from awa_py.store.rate_limits import take_tokens
 from awa_py.store.session import Session
 from tests.acceptance.conftest import Awa

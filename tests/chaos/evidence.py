@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from awa_py.db.types import DedicatedConnection
+from awa_py.connections import DedicatedConnection
 from tests.chaos.cluster import Life
 from tests.chaos.faults.base import Record
 from tests.chaos.producers import Order

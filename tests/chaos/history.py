@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from awa_py.db.types import DedicatedConnection
+from awa_py.connections import DedicatedConnection
 from tests.chaos.evidence import Evidence
 
 BEFORE_S, AFTER_S = 10.0, 15.0

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import time
 
 import awa_py as awa
@@ -53,6 +54,33 @@ async def sleep_once(ctx: awa.Context) -> None:
 async def poison(ctx: awa.Context) -> None:
     note("start", ctx)
     os._exit(1)
+
+
+@app.job(max_attempts=2)
+async def deadly_step(ctx: awa.Context) -> None:
+    """Kill the process in the second step."""
+    await ctx.step("first", note, "first", ctx)
+    await ctx.step("second", kill_this_process, ctx)
+
+
+async def kill_this_process(ctx: awa.Context) -> None:
+    note("second", ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job
+async def three_steps(ctx: awa.Context, seconds: float) -> str:
+    """Run three steps. The second one takes this time."""
+    await ctx.step("first", note, "first", ctx)
+    await ctx.step("second", slow_step, ctx, seconds)
+    await ctx.step("third", note, "third", ctx)
+    return "done"
+
+
+async def slow_step(ctx: awa.Context, seconds: float) -> None:
+    note("second", ctx)
+    await asyncio.sleep(seconds)
+    note("second-done", ctx)
 
 
 @app.job

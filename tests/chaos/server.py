@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import psutil
 
-from awa_py.db.types import DedicatedConnection
+from awa_py.connections import DedicatedConnection
 from awa_py.embedded import EmbeddedPostgres, ShutdownMode, find_binaries
 from awa_py.embedded.account import server_account
 from awa_py.embedded.binaries import binaries_for

@@ -65,7 +65,7 @@ class TestSelection:
         (retryable,) = await insert(
             session, "scheduled", state="retryable", errors=error("it timed out"), created_at=ago(10)
         )
-        (waiting,) = await insert(session, "scheduled", state="waiting", created_at=ago(10))
+        (waiting,) = await insert(session, "scheduled", state="waiting", waits="{}", created_at=ago(10))
         (running,) = await insert_running(session, created_at=ago(10))
         (completed,) = await insert_completed(session, age_s=5, created_at=ago(9000))
         (failed,) = await insert_dead(session, errors=error("boom"), created_at=ago(9000), finalized_at=ago(5))

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from awa_py import Job, NewJob, State
+from awa_py.connections import Record
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
-from awa_py.db.types import Record
 from awa_py.store.claim import Claimant, claimed_job, queues_with_work, release_orphans, take_over_jobs
 from awa_py.store.finish import complete_jobs, release_jobs
 from awa_py.store.jobs import cancel_jobs
@@ -217,6 +217,16 @@ class TestTakeOver:  # D4
         assert [error["error"] for error in job.errors] == ["heartbeat stale: worker presumed dead"]
         assert row["deadline_s"] == 50
         assert await self.take_over(session, new_owner()) == []
+
+    async def test_attempt_that_recorded_a_checkpoint_does_not_count(self, session: Session) -> None:
+        job_id, other, last = await insert_running(session, 3, silent_s=100, attempt=3, max_attempts=3, lease=7)
+        await session.connection.executemany(
+            "INSERT INTO awa.checkpoints (job_id, name, number, type, lease) VALUES ($1, 'charge', 1, 'step', $2)",
+            [(job_id, 7), (other, 6)],
+        )
+        (row,) = await self.take_over(session, new_owner())
+        assert (row["id"], row["lease"], row["attempt"]) == (job_id, 8, 1)
+        assert [(await look(session, each)).attempt for each in (job_id, other, last)] == [1, 3, 3]
 
     async def test_former_worker_can_no_longer_complete_the_job(self, session: Session) -> None:  # A19
         (job_id,) = await insert_running(session, silent_s=100)

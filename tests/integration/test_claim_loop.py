@@ -12,13 +12,14 @@ import asyncpg
 import pytest
 
 import awa_py as awa
-from awa_py import App, Context, State
+from awa_py import App, AwaError, Context, State
 from awa_py.db.database import Database
 from awa_py.store import heartbeat
 from awa_py.store.queues import pause_queue
 from awa_py.store.session import Session
-from awa_py.store.workers import list_workers
+from awa_py.store.workers import command_workers, list_workers
 from awa_py.worker.claiming.claim_loop import ClaimLoop
+from awa_py.worker.heartbeat import Heartbeat
 from tests.support import (
     HASTY,
     PATIENCE_S,
@@ -28,6 +29,7 @@ from tests.support import (
     eventually,
     insert,
     insert_queue,
+    insert_running,
     leading,
     nothing_runs,
     put,
@@ -236,13 +238,62 @@ class TestClaims:
             await drain(app)
             assert await app.result(job_id, timeout="10s") == 2
 
+    async def test_running_worker_takes_over_jobs_on_request(  # D4
+        self, app: App, session: Session, database: Database
+    ) -> None:
+        @app.job
+        async def work(ctx: Context) -> int:
+            return ctx.attempt
+
+        async with app, leading(database, since_s=120), working(app, concurrency=2):
+            assert await app.take_over() == 0
+            jobs = await insert_running(session, 2, silent_s=60)
+            assert await app.take_over() == 2
+            assert [await app.result(job_id, timeout="10s") for job_id in jobs] == [2, 2]
+            await insert_running(session, 3, silent_s=60, kind="other")
+            assert await app.take_over() == 0
+
+    async def test_take_over_needs_a_running_worker(self, app: App) -> None:
+        worker = app.worker(["default"], maintenance=False)
+        with pytest.raises(AwaError, match="no worker of this app runs in this process"):
+            await app.take_over()
+        with pytest.raises(AwaError, match="the worker does not run"):
+            await worker.take_over()
+        await worker.run(until_idle=True)
+        with pytest.raises(AwaError, match="no worker of this app runs in this process"):
+            await app.take_over()
+
+    async def test_quiet_worker_takes_over_nothing(self, app: App, session: Session, database: Database) -> None:
+        @app.job
+        async def work() -> None: ...
+
+        async with app, leading(database, since_s=120), working(app) as worker:
+            await command_workers(session, [worker.id], quiet=True)
+            await eventually(lambda: worker._quiet)
+            await insert_running(session, silent_s=60)
+            assert await app.take_over() == 0
+
+    async def test_take_over_ends_with_its_worker(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Heartbeat, "healthy", False)
+        async with app, working(app) as worker:
+            asked = asyncio.create_task(app.take_over())
+            await asyncio.sleep(0)
+            worker.stop()
+            with pytest.raises(AwaError, match="the worker stopped before it could take over jobs"):
+                await asked
+
     async def test_worker_is_listed_while_it_runs(self, app: App, session: Session) -> None:
         @app.job
         async def work() -> None: ...
 
         async with app, working(app, {"default": 3, "mail": 2}, concurrency=4) as worker:
             (row,) = await list_workers(session, staleness=seconds(10))
-            assert (row.id, row.queues, row.kinds, row.concurrency) == (worker.id, ["default", "mail"], ["work"], 4)
+            assert (row.id, row.queues, row.kinds, row.concurrency) == (
+                worker.id,
+                ["default", "mail"],
+                ["work", "awa.flow"],
+                4,
+            )
             assert row.alive
             assert await count(session.connection, "SELECT count(*) FROM awa.queues") == 2
         assert await list_workers(session, staleness=seconds(10)) == []

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from awa_py.connections import Record
 from awa_py.db.database import Database
-from awa_py.db.types import Record
 from awa_py.store.claim import PRIORITIES, Claimant, claim_limited_jobs, find_skipped_jobs
 from awa_py.store.finish import complete_jobs
 from awa_py.store.queues import set_queue

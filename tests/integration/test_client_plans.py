@@ -6,18 +6,22 @@ its owner. Counted in rows and index entries, not timed.
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
+from awa_py.errors import JobNotFound
 from awa_py.model.job import NewJob, UniqueKey
 from awa_py.store import jobs as job_store
+from awa_py.store.checkpoints import Holder, NewCheckpoint, complete_in_transaction, record_transaction
 from awa_py.store.enqueue import can_insert, enqueue_job, enqueue_jobs
 from awa_py.store.jobs import find_ended_jobs, list_unserved_jobs
 from awa_py.store.routes import route_kinds
 from awa_py.store.session import SAFE_ON_ANY_PATH, Session
-from tests.support import another_session, insert, insert_completed, insert_running, seconds, user_session
+from awa_py.store.signals import send_signal
+from tests.support import OWNER, another_session, insert, insert_completed, insert_running, seconds, user_session
 
 pytestmark = pytest.mark.integration
 
@@ -169,6 +173,25 @@ async def enqueue_undeclared(session: Session, ids: Sequence[int]) -> None:
     await session.fetch("enqueue_undeclared_jobs", json.dumps(jobs))
 
 
+async def complete_in_one_transaction(session: Session, ids: Sequence[int]) -> None:
+    for job_id in ids:
+        await complete_in_transaction(session, OWNER, Holder(job_id, 1), None)
+
+
+async def record_in_transaction(session: Session, ids: Sequence[int]) -> None:
+    for job_id in ids:
+        new = NewCheckpoint(holder=Holder(job_id, 1), name="book", number=1, type="transaction")
+        await record_transaction(session, OWNER, new)
+
+
+async def signal_one_by_one(session: Session, ids: Sequence[int]) -> None:
+    """Send a signal to each unfinished job. The trigger of the commit runs at once, so that it is counted."""
+    await session.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    for job_id in ids[: 3 * len(ids) // 5]:
+        with suppress(JobNotFound):
+            await send_signal(session, job_id, "go", None, f"key {job_id}")
+
+
 # By the names of SAFE_ON_ANY_PATH: what may run on a connection of the user.
 ON_A_CONNECTION_OF_THE_USER: dict[str, Statement] = {
     "can_insert": lambda s, _: can_insert(s),
@@ -178,6 +201,9 @@ ON_A_CONNECTION_OF_THE_USER: dict[str, Statement] = {
     "enqueue_undeclared_jobs": enqueue_undeclared,
     "get_jobs": job_store.get_jobs,
     "reserve_ids": lambda s, _: s.fetch("reserve_ids", JOBS),
+    "complete_in_transaction": complete_in_one_transaction,
+    "record_transaction": record_in_transaction,
+    "send_signal": signal_one_by_one,
     "route_kinds": lambda s, _: route_kinds(s, [f"kind {n}" for n in range(JOBS)]),
     "wake_queues": lambda s, _: s.fetch("wake_queues", [f"queue {n}" for n in range(JOBS)], None),
 }

@@ -229,7 +229,7 @@ class TestBatch:
         tasks = {task.name: task for task in all_tasks(Settings(), [], Metrics())}
         for task in tasks.values():
             await task.run(counting)
-        statements = {"promote": 1, "rescue": 1, "deadlines": 2, "cleanup": 10, "unserved": 1}
+        statements = {"promote": 1, "rescue": 1, "deadlines": 2, "cleanup": 12, "unserved": 1}
         for size in self.SIZES:
             await insert(counting, "scheduled", size, state="scheduled", run_at=ago(1))
             await insert(counting, "scheduled", size, state="scheduled", run_at=ago(-60), expires_at=ago(1))

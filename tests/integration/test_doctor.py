@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from awa_py import DatabaseUnavailable, Settings
+from awa_py.connections import Connection
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.migrations import Migration, all_migrations
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from awa_py.doctor import CHECKS, Finding, Level, context, run_checks
 from awa_py.doctor.schema import snapshot
+from awa_py.model.job import NO_TIMER
 from awa_py.store import election, queues, schedules
+from awa_py.store.checkpoints import wake_parents
 from awa_py.store.heartbeat import WorkerInfo, heartbeat_worker
 from awa_py.store.session import Session
 from tests.integration.test_migrate import with_user
@@ -431,12 +433,48 @@ class TestCluster:
 
     async def test_overdue_promotion_is_a_problem(self, session: Session, database: Database) -> None:
         await insert(session, "scheduled", state="scheduled", run_at=ago(30))
-        await insert(session, "scheduled", state="waiting", run_at=ago(9000))
+        await insert(session, "scheduled", state="waiting", waits="{}", run_at=NO_TIMER)
         assert await findings(database, "cluster.overdue") == []
         await session.connection.execute("UPDATE awa.scheduled SET run_at = now() - interval '10 minutes'")
         finding = await only(database, "cluster.overdue")
         assert (finding.level, finding.about) == (Level.PROBLEM, "promotion")
         assert "10m ago" in finding.says
+
+    async def test_overdue_timer_of_a_waiting_job_is_a_problem(self, session: Session, database: Database) -> None:
+        await insert(session, "scheduled", state="waiting", waits="{}", run_at=ago(600))
+        assert (await only(database, "cluster.overdue")).about == "promotion"
+
+    async def test_parent_whose_children_have_ended_must_not_wait(self, session: Session, database: Database) -> None:
+        (parent,) = await insert(session, "scheduled", state="waiting", waits="{}", run_at=NO_TIMER)
+        (ended,) = await insert_completed(session, age_s=600, parent_id=parent)
+        (running,) = await insert_running(session, parent_id=parent)
+        waits = {"since": "2026-01-01T00:00:00Z", "children": [{"ids": [[ended, running]], "fail_fast": True}]}
+        await session.connection.execute("UPDATE awa.scheduled SET waits = $1", json.dumps(waits))
+        assert await findings(database, "cluster.waits") == []
+        await session.connection.execute("DELETE FROM awa.running")
+        finding = await only(database, "cluster.waits")
+        assert (finding.level, finding.about) == (Level.PROBLEM, "children")
+        assert finding.says == f"1 job still waits for children that ended more than 3m ago: {parent}."
+        await wake_parents(session, [parent])  # as the leader does
+        assert await findings(database, "cluster.waits") == []
+
+    async def test_parent_whose_last_child_ended_a_moment_ago_may_wait(
+        self, session: Session, database: Database
+    ) -> None:
+        (parent,) = await insert(session, "scheduled", state="waiting", waits="{}", run_at=NO_TIMER)
+        (ended,) = await insert_completed(session, age_s=5, parent_id=parent)
+        waits = {"since": "2026-01-01T00:00:00Z", "children": [{"ids": [[ended, ended]], "fail_fast": True}]}
+        await session.connection.execute("UPDATE awa.scheduled SET waits = $1", json.dumps(waits))
+        assert await findings(database, "cluster.waits") == []
+
+    async def test_very_long_wait_for_a_signal_is_a_notice(self, session: Session, database: Database) -> None:
+        waits = json.dumps({"since": "2020-01-01T00:00:00Z", "signals": ["approved"]})
+        await insert(session, "scheduled", state="waiting", waits=waits, run_at=ago(-3600))  # it has a timeout
+        assert await findings(database, "cluster.waits") == []
+        await insert(session, "scheduled", state="waiting", waits=waits, run_at=NO_TIMER)
+        finding = await only(database, "cluster.waits")
+        assert (finding.level, finding.about) == (Level.NOTICE, "signals")
+        assert finding.says.startswith("1 job has waited for a signal for more than 30d")
 
     async def test_overdue_rescue_is_a_problem(self, session: Session, database: Database) -> None:
         await insert_running(session, silent_s=100)

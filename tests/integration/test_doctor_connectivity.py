@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from awa_py import Settings
+from awa_py.connections import Connection
 from awa_py.db.database import Database
-from awa_py.db.types import Connection
 from awa_py.doctor import CHECKS, Finding, Level, run_checks
 from awa_py.doctor.connectivity import evaluate_clock, measure_skew
 from awa_py.doctor.finding import Findings

@@ -40,6 +40,7 @@ async def run_queries(session: Session) -> None:
     unserved = await backlog.list_unserved_kinds(session, names, look_at=25, staleness=STALENESS)
     assert len(unserved) == 21
     await backlog.get_overdue_work(session, look_at=1_000, staleness=STALENESS, grace=STALENESS)
+    await backlog.get_stuck_waits(session, look_at=1_000, grace=STALENESS, long=STALENESS)
     assert await partitions.find_stray_completed_job(session) is None
 
 
@@ -50,7 +51,7 @@ async def test_checks_read_only_the_head_of_long_queues(database: Database) -> N
         # 101 jobs of each queue, 25 of each priority, and the first thousand running ones.
         assert cost.of("ready") < 2_000, cost.blocks
         assert cost.of("running") < 2_500, cost.blocks
-        assert cost.of("scheduled") < 20, cost.blocks
+        assert cost.of("scheduled") < 30, cost.blocks
         assert not cost.whole_tables & HOT, cost.whole_tables
         await insert(session, "ready", 3 * ROWS, queue="q1", kind="k1")
         await insert_running(session, ROWS)

@@ -9,12 +9,12 @@ import psutil
 import pytest
 
 from awa_py import App, StaleServer
+from awa_py.connections import Pool
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.errors import CONNECTION_LOST, CONNECTION_REFUSED
 from awa_py.db.schema import Schema
 from awa_py.db.servers import Servers
-from awa_py.db.types import Pool
 from awa_py.doctor import context
 from awa_py.embedded import EmbeddedPostgres
 from tests.standby import Standby, both, standby_of

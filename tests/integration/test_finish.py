@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from awa_py import State
-from awa_py.db.types import Record
+from awa_py.connections import Record
 from awa_py.store.claim import Claimant, claimed_job, release_orphans, take_over_jobs
 from awa_py.store.finish import (
     RetryDecision,
+    advance_jobs,
     complete_jobs,
     discard_jobs,
     fail_attempts,
@@ -59,6 +60,7 @@ FINISHES: dict[str, Finish] = {
     ),
     "fail": lambda session, job_id, lease: fail_attempts(session, OWNER, [job_id], [lease], ["boom"], [None]),
     "snooze": lambda session, job_id, lease: snooze_jobs(session, OWNER, [job_id], [lease], [seconds(60)]),
+    "advance": lambda session, job_id, lease: advance_jobs(session, OWNER, [job_id], [lease], ['{"kind": "next"}']),
     "throttle": lambda session, job_id, lease: throttle_jobs(session, OWNER, [job_id], [lease], ["429"]),
     "discard": lambda session, job_id, lease: discard_jobs(session, OWNER, [job_id], [lease], [State.FAILED], ["why"]),
     "release": lambda session, job_id, lease: release_jobs(session, OWNER, [job_id], [lease]),

@@ -7,8 +7,8 @@ from importlib.resources import files
 import pytest
 
 from awa_py import App, SchemaError, State
+from awa_py.connections import Connection
 from awa_py.db import migrations
-from awa_py.db.types import Connection
 from awa_py.doctor.runner import run_checks
 from awa_py.store import election
 from awa_py.store.queues import set_queue

@@ -11,9 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from awa_py import App, Context, State
+from awa_py.connections import Connection
 from awa_py.db.database import Database
 from awa_py.db.listener import Topic, parse_notification
-from awa_py.db.types import Connection
 from tests.proxy import CountingProxy, counting_proxy
 from tests.support import QUICK, eventually, sample, working
 

@@ -20,7 +20,8 @@ from awa_py.enqueue.enqueuer import Enqueuer
 from awa_py.maintenance.task import run_once
 from awa_py.maintenance.tasks import all_tasks
 from awa_py.observability.metrics import Metrics
-from awa_py.store import backlog, finish, heartbeat, maintenance, schedules, shares
+from awa_py.store import backlog, checkpoints, finish, heartbeat, maintenance, schedules, shares
+from awa_py.store.checkpoints import Holder, NewCheckpoint, SignalRequest, Suspension
 from awa_py.store.claim import queues_with_work
 from awa_py.store.enqueue import enqueue_job, enqueue_jobs
 from awa_py.store.maintenance import ReadyPosition
@@ -42,6 +43,11 @@ from tests.support import (
 pytestmark = pytest.mark.integration
 
 Act: TypeAlias = Callable[[Session], Awaitable[Any]]
+# Tables with so few rows that PostgreSQL may read them whole.
+FEW_ROWS = {"listening", "routes"}
+WAIT = Suspension(until=None, signals=["go"])
+EMPTY = {"signals", "signal_keys", "kept_results"}
+NEXT_STATE = '{"kind": "next", "args": {}}'
 HOUR = seconds(3600)
 JOBS = 100
 
@@ -101,6 +107,7 @@ async def test_cost_of_a_claim_from_an_empty_queue(big: Session) -> None:
         ("delete", lambda s, ids, leases: finish.complete_jobs(s, OWNER, ids, leases, None, keep=False)),
         ("fail", lambda s, ids, leases: finish.fail_attempts(s, OWNER, ids, leases, ["e"] * JOBS, [None] * JOBS)),
         ("snooze", lambda s, ids, leases: finish.snooze_jobs(s, OWNER, ids, leases, [HOUR] * JOBS)),
+        ("advance", lambda s, ids, leases: finish.advance_jobs(s, OWNER, ids, leases, [NEXT_STATE] * JOBS)),
         ("throttle", lambda s, ids, leases: finish.throttle_jobs(s, OWNER, ids, leases, ["429"] * JOBS)),
         (
             "discard",
@@ -112,11 +119,39 @@ async def test_cost_of_a_claim_from_an_empty_queue(big: Session) -> None:
 )
 async def test_cost_of_each_outcome(big: Session, how: str, act: Callable[..., Awaitable[Any]]) -> None:
     ids, leases = await running_jobs(big)
-    assert await pages(big, lambda s: act(s, ids, leases)) <= PER_STATEMENT + JOBS * PER_JOB
+    assert await pages(big, lambda s: act(s, ids, leases), whole={"routes"}) <= PER_STATEMENT + JOBS * PER_JOB
 
 
-# Tables with so few rows that PostgreSQL may read them whole.
-FEW_ROWS = {"listening", "routes"}
+@pytest.mark.parametrize(
+    ("how", "act"),
+    [
+        ("record", lambda s, holders, ids, leases: checkpoints.record_checkpoints(s, OWNER, steps(holders))),
+        ("read", lambda s, holders, ids, leases: checkpoints.read_checkpoints(s, OWNER, holders)),
+        ("take signals", lambda s, holders, ids, leases: checkpoints.take_signals(s, OWNER, signals(holders))),
+        ("suspend", lambda s, holders, ids, leases: checkpoints.suspend_jobs(s, OWNER, ids, leases, [WAIT] * JOBS)),
+        (
+            "complete",
+            lambda s, holders, ids, leases: checkpoints.complete_durable_jobs(
+                s, OWNER, ids, leases, [None] * JOBS, keep=True
+            ),
+        ),
+        ("wake", lambda s, holders, ids, leases: checkpoints.wake_parents(s, ids)),
+    ],
+)
+async def test_cost_of_durable_jobs_beside_a_hundred_thousand_that_wait(
+    big: Session, how: str, act: Callable[..., Awaitable[Any]]
+) -> None:
+    ids, leases = await running_jobs(big)
+    holders = [Holder(*each) for each in zip(ids, leases, strict=True)]
+    assert await pages(big, lambda s: act(s, holders, ids, leases), whole=EMPTY) <= PER_STATEMENT + JOBS * PER_JOB
+
+
+def steps(holders: list[Holder]) -> list[NewCheckpoint]:
+    return [NewCheckpoint(holder=holder, name="a", number=1, type="step", result="1") for holder in holders]
+
+
+def signals(holders: list[Holder]) -> list[SignalRequest]:
+    return [SignalRequest(holder=holder, name="go", number=1, signal="go", timeout=None) for holder in holders]
 
 
 async def test_cost_of_an_enqueue(default: Session) -> None:

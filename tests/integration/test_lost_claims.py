@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from awa_py import App, Context, Job, State
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import Database
-from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
 from tests.chaos.proxy import CLAIMS, FaultProxy, Trap, fault_proxy
 from tests.support import (

@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 
 from awa_py import App, BatchJob, Context, Fail, Retry
+from awa_py.connections import Connection
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
 from awa_py.maintenance.election import Candidate
 from awa_py.maintenance.queue_gauges import COUNT_PAUSE_FACTOR, QueueGauges
 from awa_py.maintenance.rescue import rescue_overdue, rescue_stale
+from awa_py.model.job import NO_TIMER
 from awa_py.observability.metrics import MAX_QUEUE_LABELS, OTHER_QUEUES, Metrics
 from awa_py.store import queue_metrics
 from awa_py.store.session import Session
@@ -80,6 +82,29 @@ class TestWorker:
             assert value(metrics, "awa_claim_jobs_sum") == 50
             assert (value(metrics, "awa_claim_seconds_count") or 0) >= (value(metrics, "awa_claim_jobs_count") or 0)
             assert (value(metrics, "awa_flush_seconds_count") or 0) == value(metrics, "awa_flush_jobs_count")
+
+    async def test_checkpoints_and_replays_are_counted(self, app: App) -> None:
+        async def nothing() -> None: ...
+
+        async def book(connection: Connection) -> None: ...
+
+        @app.job
+        async def work(ctx: Context) -> None:
+            await ctx.step("a", nothing)
+            await ctx.transact("b", book)
+            await ctx.wait_signal("go", timeout="1h")
+            await ctx.step("c", nothing)
+
+        metrics = Metrics(timing=True)
+        async with app, working(app, metrics=metrics):
+            job = await work.enqueue()
+            await eventually(lambda: value(metrics, "awa_jobs_suspended_total", queue="default") == 1)
+            assert value(metrics, "awa_checkpoints_total") == 2
+            assert value(metrics, "awa_replays_total") == 0
+            await app.signal(job, "go")
+            await app.result(job, timeout="30s")
+            assert value(metrics, "awa_checkpoints_total") == 4
+            assert value(metrics, "awa_replays_total") == 1
 
     async def test_wait_includes_the_time_without_a_worker(self, app: App, session: Session) -> None:
         @app.job
@@ -217,6 +242,9 @@ class TestLeader:
         assert value(metrics, "awa_due_lag_seconds") == value(metrics, "awa_stale_lag_seconds") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="dead") == 0
         assert value(metrics, "awa_cleanup_backlog_jobs", table="completed") == 0
+        await insert(session, "scheduled", state="waiting", waits="{}", run_at=NO_TIMER)
+        await gauges.refresh(session)
+        assert value(metrics, "awa_due_lag_seconds") == 0  # it is never due
         await insert(session, "scheduled", state="retryable", attempt=1, run_at=ago(90))
         await insert_running(session, silent_s=FREQUENT_METRICS.heartbeat_staleness.total_seconds() + 50)
         await insert(session, "dead", 7, state="failed", finalized_at=ago(100_000))

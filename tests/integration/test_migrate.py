@@ -8,11 +8,11 @@ import asyncpg
 import pytest
 
 from awa_py import App, DatabaseUnavailable, SchemaError, SchemaMissing
+from awa_py.connections import Connection
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.migrations import Migration, all_migrations
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from tests.support import another_session, count
 
 pytestmark = pytest.mark.integration

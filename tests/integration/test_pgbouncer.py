@@ -8,12 +8,12 @@ import asyncpg
 import pytest
 
 from awa_py import App, ConfigError, SessionNotKept, State
+from awa_py.connections import Connection
 from awa_py.db import migrations
 from awa_py.db.database import SERVER_KEEPALIVE_SETTINGS, STABLE_PLAN_SETTINGS, Database
 from awa_py.db.pooler import PooledConnection, PoolerMode, detect_pooler
 from awa_py.db.schema import Schema
 from awa_py.db.servers import Servers
-from awa_py.db.types import Connection
 from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.store import election
 from awa_py.store.election import Leader

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import DedicatedConnection
 from awa_py.store.finish import fail_attempts
 from awa_py.store.session import Session, statement
 from tests.support import OWNER, insert_running
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.integration
 Node = dict[str, Any]
 
 CLAIM_SCANS = [("Index Only Scan", "ready_keyed_order"), ("Index Scan", "ready_order"), ("Tid Scan", None)]
+NEXT_STATES = '[{"kind": "next"}]'
 CLAIM = "'q1', '{1,2,3,4}', '{0,0,0,0}', 100, '{work}', '00000000-0000-4000-8000-000000000002', '{work}', true"
 
 
@@ -87,6 +88,14 @@ class TestStablePlans:
         assert sorted(scans(root, "ready")) == CLAIM_SCANS
         assert "ready" not in sorted_tables(root)
 
+    async def test_children_are_read_without_a_check_of_all_for_each(
+        self, big: DedicatedConnection, generic: bool
+    ) -> None:
+        root = await plan(big, "read_children", "1, '[[1, 9]]', true", generic=generic)
+        filters = [str(value) for node in nodes(root) for name, value in node.items() if "Filter" in name]
+        assert filters
+        assert not any("children_have_ended" in each for each in filters)
+
     @pytest.mark.parametrize("since", ["NULL", "now() - interval '1 s'"])
     async def test_plan_of_the_promotion(self, big: DedicatedConnection, generic: bool, since: str) -> None:
         root = await plan(big, "promote_jobs", f"1000, {since}", generic=generic)
@@ -116,6 +125,7 @@ class TestStablePlans:
         [
             ("complete_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{null,null,null}}', true, 3"),
             ("snooze_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{1s,1s,1s}}'"),
+            ("advance_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{NEXT_STATES}'"),
             ("throttle_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{a,b,c}}'"),
             ("discard_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}', '{{failed,failed,failed}}', '{{a,b,c}}', NULL"),
             ("release_jobs", f"'{{1,2,3}}', '{{1,1,1}}', '{OWNER}'"),
@@ -182,6 +192,7 @@ FINISHES = {
     "complete_jobs": f"'{{1}}', '{{1}}', '{OWNER}', NULL, true, 1",
     "release_jobs": f"'{{1}}', '{{1}}', '{OWNER}'",
     "snooze_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{1 s}}'",
+    "advance_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{NEXT_STATES}'",
     "discard_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{failed}}', '{{no}}', NULL",
     "throttle_jobs": f"'{{1}}', '{{1}}', '{OWNER}', '{{no}}'",
     "renew_leases": f"'{{1}}', '{{1}}', '{OWNER}'",

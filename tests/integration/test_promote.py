@@ -61,9 +61,12 @@ async def test_promotion_returns_the_time_until_the_next_due_job(session: Sessio
     assert 5 < next_s <= 7
 
 
-async def test_waiting_jobs_are_not_promoted(session: Session) -> None:
-    await insert(session, "scheduled", state="waiting", run_at=ago(60))
-    assert await promote_jobs(session, limit=10) == (0, None)
+async def test_waiting_jobs_are_promoted_when_their_timer_fires(session: Session) -> None:
+    await insert(session, "scheduled", state="waiting", waits="{}", run_at=ago(60))
+    await insert(session, "scheduled", state="waiting", waits="{}", run_at=ago(-60))
+    promoted, next_s = await promote_jobs(session, limit=10)
+    assert promoted == 1
+    assert next_s is not None
 
 
 async def test_promotion_notifies_workers_once_per_queue(session: Session) -> None:

@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from awa_py import App, UnknownRateLimit
+from awa_py.connections import Record
 from awa_py.db.database import Database
-from awa_py.db.types import Record
 from awa_py.model.rates import Rate
 from awa_py.store.rate_limits import (
     TokenGrant,

@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 
 from awa_py import App, Context, NotPermitted, Retry, SchemaError, State
+from awa_py.connections import Connection
 from awa_py.db import migrations
 from awa_py.db.database import STABLE_PLAN_SETTINGS, Database
 from awa_py.db.migrations import Migration, all_migrations
-from awa_py.db.types import Connection
 from awa_py.enqueue.enqueuer import COPY_MIN_JOBS
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.maintenance.task import run_once
@@ -80,6 +80,7 @@ def assert_producer(found: dict[str, set[str]]) -> None:
         "enqueue()": {"EXECUTE"},
         "enqueue_many()": {"EXECUTE"},
         "complete_jobs()": {"EXECUTE"},
+        "signal()": {"EXECUTE"},
         "undeclared_kinds()": {"EXECUTE"},
         "schema_version": {"SELECT"},
     }
@@ -88,6 +89,7 @@ def assert_producer(found: dict[str, set[str]]) -> None:
 def assert_reader(found: dict[str, set[str]]) -> None:
     expected = {"the schema": {"USAGE"}}
     reading = (
+        "children_have_ended",
         "get_jobs",
         "leader_lock_holders",
         "readable_duration",
@@ -100,7 +102,10 @@ def assert_reader(found: dict[str, set[str]]) -> None:
         assert had == expected.get(name, set() if name.endswith("()") else {"SELECT"}), name
 
 
-def assert_worker(found: dict[str, set[str]], sequences: tuple[str, ...] = ("claim_number", "job_id", "pos")) -> None:
+SEQUENCES = ("claim_number", "job_id", "pos", "signals_id_seq")
+
+
+def assert_worker(found: dict[str, set[str]], sequences: tuple[str, ...] = SEQUENCES) -> None:
     expected = {"the schema": {"USAGE"}, "schema_version": {"SELECT"}, "leader": {"SELECT", "UPDATE"}}
     expected |= {name: {"USAGE", "SELECT"} for name in sequences}
     for name, had in found.items():
@@ -159,6 +164,7 @@ async def test_functions_of_the_owner_have_a_fixed_search_path_and_no_public_acc
             empty.name,
         )
     expected = {"enqueue_many", "complete_jobs", "undeclared_kinds", "create_day_partitions", "drop_day_partitions"}
+    expected |= {"signal", "deliver_signal"}
     assert {row["proname"] for row in definers} == expected
     for row in definers:
         assert "search_path=pg_catalog, pg_temp" in row["proconfig"], row["proname"]
@@ -229,6 +235,7 @@ async def test_producer_enqueues_from_python_in_every_way(installed: Installatio
                 kept = await app.enqueue("work", {"x": 1}, unique=True, connection=own)
                 await app.enqueue_many([app.new("work", {"kept": True})] * COPY_MIN_JOBS, connection=own)
                 assert kept.id == held.id
+        assert await app.signal(first, "go", {"by": "a producer"}, key="k")
         with pytest.raises(
             NotPermitted, match=f'permission denied for function get_jobs: .*"{installed.name}_reader" to read'
         ):
@@ -338,6 +345,32 @@ async def test_worker_role_suffices_for_worker_and_leader(installed: Installatio
     await assert_owner_owns_everything(installed)
 
 
+async def test_worker_and_producer_roles_suffice_for_a_durable_job(installed: Installation) -> None:
+    worker, producer = await installed.login("worker"), await installed.login("producer")
+    app = App(worker.url, schema=installed.name, settings=QUICK)
+
+    async def book(connection: Connection) -> int:
+        return int(await connection.fetchval("SELECT 7"))
+
+    @app.job
+    async def durable(ctx: Context) -> None:
+        await ctx.sleep("10ms")
+        booked = await ctx.transact("book", book)
+        signal = await ctx.wait_signal("go", str)
+        async with ctx.transaction():
+            ctx.complete([booked, signal and signal.data])
+
+    async with app, App(producer.url, schema=installed.name) as sender, working(app):
+        job = await sender.enqueue("durable")
+        await eventually(lambda: is_waiting(app, job.id))
+        assert await sender.signal(job, "go", "from a producer")
+        assert await app.result(job.id, timeout="30s") == [7, "from a producer"]
+
+
+async def is_waiting(app: App, job_id: int) -> bool:
+    return (await app.get(job_id)).state is State.WAITING
+
+
 async def test_worker_role_suffices_for_every_maintenance_task(installed: Installation) -> None:
     worker = await installed.login("worker")
     async with another_session(worker, **STABLE_PLAN_SETTINGS) as session:
@@ -388,7 +421,7 @@ async def test_migration_grants_rights_on_new_objects(installed: Installation, m
     assert await migrations.migrate(member) == [NEWER]
     assert_producer(await rights(installed, f"{installed.name}_producer"))
     assert_reader(await rights(installed, f"{installed.name}_reader"))
-    assert_worker(await rights(installed, f"{installed.name}_worker"), ("claim_number", "job_id", "pos", "more_id_seq"))
+    assert_worker(await rights(installed, f"{installed.name}_worker"), (*SEQUENCES, "more_id_seq"))
     await assert_owner_owns_everything(installed)
 
 

@@ -7,6 +7,7 @@ import asyncpg
 import pytest
 
 from awa_py import App, Context, Retry, Settings, Snooze, State, Throttled, Unique
+from awa_py.connections import Connection
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
@@ -116,6 +117,18 @@ def make_app(url: str, direct_url: str | None = None) -> App:
     async def waits(ctx: Context) -> None:
         await ctx.wait_cancelled()
 
+    async def read_clock(connection: Connection) -> str:
+        return str(await connection.fetchval("SELECT pg_catalog.now()"))
+
+    @app.job
+    async def durable(ctx: Context) -> None:
+        await ctx.step("step", str)
+        await ctx.transact("transact", read_clock)
+        await ctx.sleep("1100ms")
+        await ctx.first(ctx.wait_signal("go", timeout="1h"), ctx.sleep("2h"))
+        async with ctx.transaction() as connection:
+            ctx.complete(await read_clock(connection))
+
     @app.cron("* * * * * *", name="tick")
     @app.job
     async def ticks() -> None: ...
@@ -151,6 +164,10 @@ async def test_life_of_jobs_calls_no_decoy(hostile: Database, hostile_app: App) 
                 *await asyncio.gather(*(app.enqueue("ends", queue="limited") for _ in range(5))),
                 *await app.enqueue_many([app.new("ends") for _ in range(COPY_MIN_JOBS)]),
             ]
+            async with users.transaction():
+                signalled = await app.enqueue("durable", connection=users)
+                await app.signal(signalled, "go", {"n": 1}, key="k", connection=users)
+            enqueued.append(signalled)
             waiting = await app.enqueue("waits")
             await eventually(lambda: is_in(app, waiting.id, State.RUNNING))
             await app.cancel(waiting.id)

@@ -22,9 +22,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summ
 import awa_py as awa
 from awa_py import App, NewJob
 from awa_py.observability.otlp import metrics_data
+from awa_py.observability.tracing import NO_SPAN, step_span
 from awa_py.store.session import Session
-from awa_py.worker.executor import Executor
-from awa_py.worker.tracing_executor import TracingExecutor, executor_type
+from awa_py.worker.handler_calls import HandlerCalls
+from awa_py.worker.tracing_calls import TracingCalls, handler_calls_type
 from tests.processes import eventually, processes
 from tests.support import drain
 
@@ -144,10 +145,10 @@ class TestTraceContext:
         async with app:
             job = await work.enqueue()
         assert job.metadata == {}
-        assert executor_type() is Executor
+        assert handler_calls_type() is HandlerCalls
 
-    def test_tracing_process_uses_the_traced_executor(self, spans: InMemorySpanExporter) -> None:
-        assert executor_type() is TracingExecutor
+    def test_tracing_process_runs_its_calls_in_spans(self, spans: InMemorySpanExporter) -> None:
+        assert handler_calls_type() is TracingCalls
 
 
 class TestOutcome:
@@ -159,6 +160,7 @@ class TestOutcome:
             (awa.Fail("secret"), StatusCode.ERROR, "Fail", "fail"),
             (awa.Cancel("secret"), StatusCode.UNSET, None, "cancel"),
             (awa.Snooze(3600), StatusCode.UNSET, None, "snooze"),
+            (awa.Next("next", delay=3600), StatusCode.UNSET, None, "next"),
             (awa.Throttled("secret"), StatusCode.UNSET, None, "throttled"),
             (None, StatusCode.UNSET, None, None),
         ],
@@ -207,6 +209,113 @@ class TestOutcome:
         assert attributes(found["process long"])["error.type"] == "HandlerTimeout"
         assert attributes(found["process work"])["error.type"] == "UnfitArguments"
         assert "secret" not in found["process work"].to_json()
+
+
+def steps(spans: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name.startswith("step ")]
+
+
+class TestSteps:
+    @pytest.mark.parametrize("is_async", [True, False])
+    async def test_step_is_a_child_of_the_span_of_its_job(
+        self, app: App, spans: InMemorySpanExporter, is_async: bool
+    ) -> None:
+        inside: list[int] = []
+
+        def double(n: int) -> int:
+            inside.append(trace.get_current_span().get_span_context().span_id)
+            return 2 * n
+
+        async def book(connection: Any, n: int) -> int:
+            return n
+
+        if is_async:
+
+            @app.job
+            async def order(ctx: awa.Context) -> None:
+                await ctx.step("double", double, 1)
+                await ctx.step("double", double, 2)
+                await ctx.transact("book", book, 3)
+        else:
+
+            @app.job(kind="order")
+            def order_in_thread(ctx: awa.Context) -> None:
+                ctx.step("double", double, 1).result()
+                ctx.step("double", double, 2).result()
+                ctx.transact("book", book, 3).result()
+
+        async with app:
+            await app.enqueue("order")
+            await drain(app)
+        (run,) = runs(spans)
+        found = steps(spans)
+        assert [(span.name, attributes(span)) for span in found] == [
+            ("step double", {"awa.step.name": "double", "awa.step.type": "step", "awa.step.tries": 1}),
+            ("step double", {"awa.step.name": "double#2", "awa.step.type": "step", "awa.step.tries": 1}),
+            ("step book", {"awa.step.name": "book", "awa.step.type": "transaction", "awa.step.tries": 1}),
+        ]
+        assert run.context is not None
+        assert {span.parent and span.parent.span_id for span in found} == {run.context.span_id}
+        assert inside == [span.context.span_id for span in found[:2] if span.context is not None]
+
+    async def test_replayed_step_has_no_span(self, app: App, spans: InMemorySpanExporter) -> None:
+        failures = [ValueError("once")]
+
+        async def nothing() -> None: ...
+
+        @app.job
+        async def order(ctx: awa.Context) -> None:
+            await ctx.step("a", nothing)
+            if failures:
+                raise failures.pop()
+            await ctx.step("b", nothing)
+
+        async with app:
+            job = await order.enqueue()
+            await drain(app)
+            await app.retry(job)
+            await drain(app)
+        assert len(runs(spans)) == 2
+        assert [span.name for span in steps(spans)] == ["step a", "step b"]
+
+    async def test_error_of_a_step_has_no_message(self, app: App, spans: InMemorySpanExporter) -> None:
+        async def decline() -> None:
+            raise ValueError("secret")
+
+        @app.job
+        async def order(ctx: awa.Context) -> None:
+            try:
+                await ctx.step("decline", decline).retry(3, base="1ms")
+            except ValueError:
+                return
+
+        async with app:
+            await order.enqueue()
+            await drain(app)
+        (step,) = steps(spans)
+        assert step.status.status_code is StatusCode.ERROR
+        assert attributes(step)["error.type"] == "ValueError"
+        assert attributes(step)["awa.step.tries"] == 3
+        assert "secret" not in step.to_json()
+        assert runs(spans)[0].status.status_code is StatusCode.UNSET
+
+    async def test_step_that_waits_for_its_next_try_is_no_error(self, app: App, spans: InMemorySpanExporter) -> None:
+        async def decline() -> None:
+            raise ValueError("secret")
+
+        @app.job
+        async def order(ctx: awa.Context) -> None:
+            await ctx.step("decline", decline).retry(3, base="1h")
+
+        async with app:
+            job = await order.enqueue()
+            await drain(app)
+            assert (await app.get(job)).state is awa.State.WAITING
+        (step,) = steps(spans)
+        assert (step.status.status_code, attributes(step)["awa.step.tries"]) == (StatusCode.UNSET, 1)
+
+    async def test_process_without_a_provider_makes_no_span(self, app: App) -> None:
+        assert step_span("a", "a", "step") is NO_SPAN
 
 
 class TestMetrics:

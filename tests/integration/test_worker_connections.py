@@ -12,8 +12,8 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import Database
-from awa_py.db.types import DedicatedConnection
 from awa_py.store.session import Session
 from awa_py.worker.claiming.queue_claimer import QueueClaimer
 from tests.proxy import counting_proxy

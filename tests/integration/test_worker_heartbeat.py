@@ -11,9 +11,9 @@ import pytest
 
 import awa_py as awa
 from awa_py import App, Context, State
+from awa_py.connections import DedicatedConnection
 from awa_py.db.database import Database
 from awa_py.db.reconnecting import ReconnectingConnection
-from awa_py.db.types import DedicatedConnection
 from awa_py.store.heartbeat import renew_leases
 from awa_py.store.maintenance import rescue_overdue_jobs
 from awa_py.store.queues import set_queue

@@ -133,6 +133,7 @@ class TestOutcomes:
         assert error["worker"] == f"{socket.gethostname()}:{os.getpid()}"
         assert error["traceback"].endswith(f'in {kind}\n    raise Declined("no card")\n{__name__}.Declined: no card')
         assert "executor.py" not in error["traceback"]
+        assert "handler_calls.py" not in error["traceback"]
 
     async def test_error_keeps_the_parts_of_an_exception_group(self, app: App) -> None:
         @app.job

@@ -8,6 +8,7 @@ import pytest
 
 from awa_py.model.job import Job, State
 from awa_py.observability.explain import explain
+from awa_py.store.durable_jobs import JobWait
 from awa_py.store.jobs import JobConditions
 from tests.support import OWNER
 
@@ -26,7 +27,13 @@ JOB = Job(
 )
 
 
-def explained(*, has_leader: bool = True, circumstances: dict[str, Any] | None = None, **job: Any) -> str:
+def explained(
+    *,
+    has_leader: bool = True,
+    wait: JobWait | None = None,
+    circumstances: dict[str, Any] | None = None,
+    **job: Any,
+) -> str:
     """Return the sentences about a job that could run, except for the given changes."""
     changed = replace(JOB, **job)
     usual: dict[str, Any] = {
@@ -61,7 +68,7 @@ def explained(*, has_leader: bool = True, circumstances: dict[str, Any] | None =
         max_attempts=changed.max_attempts,
         **(usual | (circumstances or {})),
     )
-    return " ".join(explain(changed, about, has_leader=has_leader, now=NOW))
+    return " ".join(explain(changed, about, wait=wait, has_leader=has_leader, now=NOW))
 
 
 KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 2, "ordered": False}
@@ -132,7 +139,47 @@ BEFORE = NOW - timedelta(seconds=3)
             {"state": State.RETRYABLE, "run_at": LATER, "attempt": 2, "errors": ERRORS},
             "Attempt 2 of 25 failed. The next one is due 2026-05-01 12:05:00 UTC (in 5m). Its last error: it broke",
         ),
-        ({"state": State.WAITING}, "It is waiting for a timer, a signal or its children"),
+        ({"state": State.WAITING}, "It waited for a timer, a signal or its children a moment ago."),
+        (
+            {"state": State.WAITING, "wait": JobWait(since=BEFORE, until=LATER, signals=["approved"])},
+            'It waits for the signal "approved" since 2026-05-01 11:59:57 UTC (3s ago), until 2026-05-01 12:05:00 UTC '
+            "(in 5m). It occupies no slot. To send the signal: `awa job signal 7 approved`.",
+        ),
+        (
+            {"state": State.WAITING, "wait": JobWait(since=BEFORE, until=None, signals=["a b", "c"])},
+            'It waits for the signal "a b" or the signal "c" since 2026-05-01 11:59:57 UTC (3s ago). It occupies no '
+            "slot. To send the signal: `awa job signal 7 'a b'`.",
+        ),
+        (
+            {"state": State.WAITING, "wait": JobWait(since=BEFORE, until=LATER)},
+            "It waits since 2026-05-01 11:59:57 UTC (3s ago), until 2026-05-01 12:05:00 UTC (in 5m).",
+        ),
+        (
+            {"state": State.WAITING, "wait": JobWait(since=None, until=LATER)},
+            "It waits until 2026-05-01 12:05:00 UTC (in 5m). It occupies no slot.",
+        ),
+        (
+            {"state": State.WAITING, "wait": JobWait(since=None, until=LATER), "has_leader": False},
+            "There is no leader, so it does not go on when the time has come: start `awa worker`",
+        ),
+        (
+            {
+                "state": State.WAITING,
+                "wait": JobWait(since=BEFORE, until=None, children=20, unfinished=3, unfinished_ids=[4, 5, 6]),
+            },
+            "It waits for 3 of 20 children (jobs 4, 5, 6) since 2026-05-01 11:59:57 UTC",
+        ),
+        (
+            {
+                "state": State.WAITING,
+                "wait": JobWait(since=None, until=None, children=10_000, unfinished=9_000, unfinished_ids=[4, 5]),
+            },
+            "It waits for 9,000 of 10,000 children (jobs 4, 5, …).",
+        ),
+        (
+            {"state": State.WAITING, "wait": JobWait(since=None, until=None, children=1)},
+            "It waits for 0 of 1 child. It occupies no slot. These children have ended: the leader will make it",
+        ),
         (
             {
                 "state": State.RUNNING,

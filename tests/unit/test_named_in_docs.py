@@ -1,4 +1,4 @@
-"""The pages about failures and security name tests, faults, alerts, metrics, settings and checks that exist.
+"""The pages about failures, security and durable jobs name tests, faults, metrics, settings and more that exist.
 
 And the pages for operators name every maintenance task and every reason of a failed attempt.
 """
@@ -19,11 +19,12 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FAILURES = (DOCS / "failures.md").read_text()
 SECURITY = (DOCS / "security.md").read_text()
+DURABLE = (DOCS / "durable.md").read_text()
 MONITORING = (DOCS / "monitoring.md").read_text()
 TASKS = [task.name for task in all_tasks(Settings(), [], Metrics())]
 
 
-@pytest.mark.parametrize("page", [FAILURES, SECURITY], ids=["failures", "security"])
+@pytest.mark.parametrize("page", [FAILURES, SECURITY, DURABLE], ids=["failures", "security", "durable"])
 def test_every_named_test_exists(page: str) -> None:
     sources = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", page))

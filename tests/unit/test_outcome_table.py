@@ -10,6 +10,7 @@ from awa_py import State
 from awa_py.observability.metrics import Metrics
 from awa_py.worker.outcome_table import OUTCOMES
 from awa_py.worker.outcomes import (
+    Advanced,
     AttemptFailed,
     AttemptOutcome,
     Completed,
@@ -24,7 +25,7 @@ from awa_py.worker.outcomes import (
 
 
 def outcome(end: object, stop: StopReason | None = None) -> AttemptOutcome:
-    return outcome_of(end, kind="work", stop=stop, max_result_bytes=100)
+    return outcome_of(end, kind="work", stop=stop, max_result_bytes=100, find_handler=lambda kind: None)
 
 
 def is_span_error(end: object) -> bool:
@@ -59,6 +60,8 @@ def test_throttled_queues_are_written_before_released_jobs() -> None:
         (ValueError(), AttemptFailed),
         (asyncio.CancelledError(), AttemptFailed),
         (awa.Snooze(1), Snoozed),
+        (awa.Next("ship"), Advanced),
+        (awa.Next("ship", {"data": object()}), Discarded),
         (awa.Throttled(), QueueThrottled),
         (awa.Cancel(), Discarded),
         (awa.Fail(), Discarded),
@@ -80,5 +83,5 @@ def test_result_after_a_stop_request_completes_the_job() -> None:
 
 
 def test_only_failures_are_span_errors() -> None:
-    ends = [None, awa.Snooze(1), awa.Throttled(), awa.Cancel(), awa.Retry(), awa.Fail(), ValueError()]
-    assert [is_span_error(end) for end in ends] == [False, False, False, False, True, True, True]
+    ends = [None, awa.Snooze(1), awa.Next("ship"), awa.Throttled(), awa.Cancel(), awa.Retry(), awa.Fail(), ValueError()]
+    assert [is_span_error(end) for end in ends] == [False, False, False, False, False, True, True, True]

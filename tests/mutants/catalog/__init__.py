@@ -1,6 +1,6 @@
 """The mistakes by area. Each is one that a plausible edit could make."""
 
-from tests.mutants.catalog import claim, cleanup, cron, cursor, election, faults, guard, rescue, unique
+from tests.mutants.catalog import claim, cleanup, cron, cursor, durable, election, faults, guard, rescue, unique
 
 AREAS = {
     "guard": guard.MUTANTS,
@@ -12,5 +12,6 @@ AREAS = {
     "cron": cron.MUTANTS,
     "unique": unique.MUTANTS,
     "faults": faults.MUTANTS,
+    "durable": durable.MUTANTS,
 }
 MUTANTS = tuple(mutant for mutants in AREAS.values() for mutant in mutants)

@@ -110,7 +110,7 @@ MUTANTS = (
     ),
     Mutant(
         name="handler-on-an-expired-lease",
-        file="awa_py/worker/executor.py",
+        file="awa_py/worker/handler_calls.py",
         old="if self._in_flight.has_expired(job):  # last of all",
         new="if False:  # last of all",
         tests=(INTEGRATION + "test_leases.py::TestStart",),

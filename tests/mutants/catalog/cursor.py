@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         name="promotion-of-jobs-that-are-not-due",
         file=SQL + "promote_jobs.sql",
-        old="AND run_at <= now() AND state",
-        new="AND state",
+        old="AND run_at <= now()\n",
+        new="\n",
         tests=(INTEGRATION + "test_promote.py",),
     ),
     Mutant(

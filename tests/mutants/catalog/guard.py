@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         name="attempts-without-end",
         file=BASELINE + "10_failed_attempts.sql",
-        old="attempt < max_attempts AND",
+        old="used_attempts < max_attempts AND",
         new="attempt <= max_attempts AND",
         tests=(INTEGRATION + "test_finish.py::TestFail",),
     ),
@@ -94,6 +94,20 @@ MUTANTS = (
     Mutant(
         name="snooze-without-worker",
         file=SQL + "snooze_jobs.sql",
+        old=WORKER_GUARD,
+        new=ignored(WORKER_GUARD),
+        tests=(INTEGRATION + "test_finish.py::TestGuards",),
+    ),
+    Mutant(
+        name="advance-without-lease",
+        file=SQL + "advance_jobs.sql",
+        old=GUARD,
+        new=ignored(GUARD),
+        tests=(INTEGRATION + "test_finish.py::TestGuards",),
+    ),
+    Mutant(
+        name="advance-without-worker",
+        file=SQL + "advance_jobs.sql",
         old=WORKER_GUARD,
         new=ignored(WORKER_GUARD),
         tests=(INTEGRATION + "test_finish.py::TestGuards",),

@@ -90,9 +90,16 @@ MUTANTS = (
     Mutant(
         name="take-over-of-the-last-attempt",
         file=SQL + "take_over_jobs.sql",
-        old="stale.attempt < stale.max_attempts AND ",
+        old="(stale.attempt < stale.max_attempts OR recorded.found) AND ",
         new="",
         tests=(INTEGRATION + "test_claim.py", INTEGRATION + "test_rescue.py", INTEGRATION + "test_claim_loop.py"),
+    ),
+    Mutant(
+        name="take-over-that-counts-every-attempt",
+        file=SQL + "take_over_jobs.sql",
+        old="CASE WHEN has_recorded THEN 0 ELSE r.attempt END",
+        new="r.attempt",
+        tests=(INTEGRATION + "test_claim.py::TestTakeOver",),
     ),
     Mutant(
         name="take-over-without-a-leader",
