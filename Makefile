@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test chaos fuzz mutants check format snapshot bench-peers clean
+.PHONY: demo test chaos fuzz mutants check format snapshot bench-peers bench-durable clean
 
 demo: .venv/installed
 	$(BIN)/awa demo
@@ -39,6 +39,10 @@ snapshot: .venv/installed
 # compare awa with other queues, about 25 minutes; ARGS=--quick runs a tenth of the jobs
 bench-peers: .venv/installed
 	$(BIN)/python -m tests.bench.peers $(ARGS)
+
+# compare durable jobs with DBOS and Absurd, about 5 minutes
+bench-durable: .venv/installed
+	$(BIN)/python -m tests.bench.durable $(ARGS)
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv

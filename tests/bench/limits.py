@@ -14,10 +14,10 @@ from contextlib import ExitStack
 
 import awa_py as awa
 from awa_py.background import cancel_and_wait
+from awa_py.connections import Connection
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import Connection
 from awa_py.embedded import EmbeddedPostgres
 from awa_py.store.queues import pause_queue, set_queue
 from awa_py.store.session import Session

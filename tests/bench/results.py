@@ -10,10 +10,10 @@ import sys
 import time
 
 import awa_py as awa
+from awa_py.connections import DedicatedConnection
 from awa_py.db import migrations
 from awa_py.db.database import Database
 from awa_py.db.schema import Schema
-from awa_py.db.types import DedicatedConnection
 from awa_py.embedded import EmbeddedPostgres
 
 IDLE_S = 10

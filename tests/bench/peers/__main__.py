@@ -6,13 +6,15 @@ Any other run writes the same files under .bench/report/, so that its results ar
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.bench.peers.commands import command
 from tests.bench.peers.configs import CONTENDERS
-from tests.bench.peers.environments import BENCH, ROOT, Unavailable, prepare
-from tests.bench.peers.harness import run_workload, server, server_facts
+from tests.bench.peers.environments import BENCH, ROOT, prepare_all
+from tests.bench.peers.harness import Run, run_workload, server, server_facts
 from tests.bench.peers.plan import WORKLOADS, cases
 from tests.bench.peers.report import write_report
 from tests.bench.peers.results import Results, describe_environment, load
@@ -29,10 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     complete = not options.quick and options.rounds >= MIN_ROUNDS
     complete = complete and set(options.workloads) == set(WORKLOADS) and set(options.contenders) == set(CONTENDERS)
     folder = DOCS if complete else BENCH / "report"
-    skipped = _prepare(options.contenders)
+    skipped = prepare_all(CONTENDERS[name] for name in options.contenders)
     with server(options.database_url) as url:
         results = Results(
-            environment=describe_environment(server_facts(url)),
+            environment=describe_environment(server_facts(url), CONTENDERS.values()),
             rounds=options.rounds,
             quick=options.quick,
             skipped=list(skipped.values()),
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for case in cases(workload, quick=options.quick)
                 if case.contender in options.contenders and case.contender not in skipped
             ]
-            for run in run_workload(url, runnable, options.rounds):
+            for run in run_workload(url, runnable, options.rounds, command):
+                print(_progress(run, options.rounds), flush=True)
                 results.runs.append(run)
                 results.save(BENCH / "results.json")  # keep the results of a long run if it is interrupted
     write_report(results, folder)
@@ -53,16 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(run.error for run in own_runs) else 0
 
 
-def _prepare(names: Sequence[str]) -> dict[str, str]:
-    """Install missing packages. Return the contenders that cannot take part, with the reason."""
-    skipped = {}
-    for name in names:
-        try:
-            prepare(CONTENDERS[name])
-        except Unavailable as reason:
-            skipped[name] = str(reason)
-            print(reason, file=sys.stderr)
-    return skipped
+def _progress(run: Run, rounds: int) -> str:
+    if run.error:
+        text = f"failed: {run.error}"
+    elif "jobs_per_s" in run.result:
+        text = f"{run.result['jobs_per_s']:,.0f} jobs/s"
+    else:
+        behind = "" if run.result.get("kept_up", True) else ", fell behind"
+        text = f"p50 {run.result['p50_ms']:.2f} ms, p99 {run.result['p99_ms']:.2f} ms{behind}"
+    return f"{time.strftime('%H:%M:%S')}  {run.workload} {run.round}/{rounds}  {run.key}: {text}"
 
 
 def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.bench.peers.configs import ContenderConfig
@@ -38,6 +39,18 @@ def prepare(config: ContenderConfig) -> None:
         raise Unavailable(f"{config.label} is skipped: it could not be installed ({' '.join(last)})") from error
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"{config.label} is skipped: installing it took over {INSTALL_TIMEOUT_S} s") from error
+
+
+def prepare_all(configs: Iterable[ContenderConfig]) -> dict[str, str]:
+    """Install missing packages. Return the names of the contenders that cannot take part, with the reason."""
+    skipped = {}
+    for config in configs:
+        try:
+            prepare(config)
+        except Unavailable as reason:
+            skipped[config.name] = str(reason)
+            print(reason, file=sys.stderr)
+    return skipped
 
 
 def python_of(config: ContenderConfig) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +16,16 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from awa_py.embedded import EmbeddedPostgres
-from tests.bench.peers.commands import command, environment
+from tests.bench.peers.commands import environment
 from tests.bench.peers.environments import ROOT
 from tests.bench.peers.plan import Case
 
 RUN_TIMEOUT_S = 240
 SETTLE_S = 0.5
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "autovacuum")
+
+
+Command = Callable[[Case, str], list[str]]  # returns the command that runs a case on a database
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,11 @@ def server(url: str | None) -> Iterator[str]:
         yield embedded.url
 
 
-def run_workload(url: str, cases: Sequence[Case], rounds: int) -> Iterator[Run]:
+def run_workload(url: str, cases: Sequence[Case], rounds: int, command: Command) -> Iterator[Run]:
     """Run all contenders in each round, in reverse order every other round, so that the order favours none."""
     for number in range(1, rounds + 1):
         for case in cases if number % 2 else reversed(cases):
-            run = _run_case(url, case, number)
-            print(_progress(run, rounds), flush=True)
-            yield run
+            yield _run_case(url, case, number, command)
 
 
 def server_facts(url: str) -> dict[str, str]:
@@ -70,7 +71,7 @@ def server_facts(url: str) -> dict[str, str]:
     return asyncio.run(query())
 
 
-def _run_case(url: str, case: Case, number: int) -> Run:
+def _run_case(url: str, case: Case, number: int, command: Command) -> Run:
     database = f"bench_{os.getpid()}"
     asyncio.run(
         _execute(
@@ -84,7 +85,8 @@ def _run_case(url: str, case: Case, number: int) -> Run:
     )
     time.sleep(SETTLE_S)
     try:
-        result = _run_process(case, _with_database(url, database))
+        case_url = _with_database(url, database)
+        result = _run_process(command(case, case_url), case_url)
         return Run(case.workload, case.key, number, case.params, result)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return Run(case.workload, case.key, number, case.params, error=str(error))
@@ -92,10 +94,10 @@ def _run_case(url: str, case: Case, number: int) -> Run:
         asyncio.run(_execute(url, f"DROP DATABASE IF EXISTS {database} WITH (FORCE)"))
 
 
-def _run_process(case: Case, url: str) -> dict[str, Any]:
+def _run_process(command: list[str], url: str) -> dict[str, Any]:
     """Return the JSON object that the contender prints. Raise RuntimeError if there is none."""
     process = subprocess.Popen(
-        command(case, url),
+        command,
         cwd=ROOT,
         env=environment(url),
         stdin=subprocess.DEVNULL,
@@ -135,17 +137,6 @@ async def _execute(url: str, *statements: str) -> None:
 
 def _with_database(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
-
-
-def _progress(run: Run, rounds: int) -> str:
-    if run.error:
-        text = f"failed: {run.error}"
-    elif "jobs_per_s" in run.result:
-        text = f"{run.result['jobs_per_s']:,.0f} jobs/s"
-    else:
-        behind = "" if run.result.get("kept_up", True) else ", fell behind"
-        text = f"p50 {run.result['p50_ms']:.2f} ms, p99 {run.result['p99_ms']:.2f} ms{behind}"
-    return f"{time.strftime('%H:%M:%S')}  {run.workload} {run.round}/{rounds}  {run.key}: {text}"
 
 
 def runtime_versions() -> dict[str, str]:

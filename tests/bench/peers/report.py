@@ -1,11 +1,20 @@
 """Write docs/benchmarks.md: the text of template.md with all numbers from the results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.peers.charts import draw_charts
 from tests.bench.peers.configs import CONTENDERS
 from tests.bench.peers.environments import HERE
+from tests.bench.peers.markdown import (
+    NO_VALUE,
+    environment_line,
+    format_ms,
+    format_rate,
+    format_ratio,
+    markdown_table,
+    target_table,
+)
 from tests.bench.peers.plan import WORKLOADS
 from tests.bench.peers.results import Results
 from tests.bench.peers.targets import targets
@@ -26,8 +35,6 @@ COSTS = {
 }
 # A handwritten page about missed targets and what was tried. It is linked if it exists.
 PROFILE = "[Where the time goes](benchmarks/profile.md), and what was tried."
-NO_VALUE = "\N{EN DASH}"
-TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def write_report(results: Results, folder: Path) -> None:
@@ -50,36 +57,18 @@ def label(key: str) -> str:
     return f"{CONTENDERS[name].label}, {variant}" if variant else CONTENDERS[name].label
 
 
-def _environment(results: Results) -> str:
-    environment = results.environment
-    server = environment["postgresql"]
-    settings = ", ".join(f"{name} {value}" for name, value in server.items() if name != "version")
-    runtimes = ", ".join(f"{name.capitalize()} {version}" for name, version in environment["runtimes"].items())
-    quick_note = "\n\n**A quick run: a tenth of the jobs. These numbers show that it works, not how fast it is.**"
-    return (
-        f"Measured {environment['date']} at {environment['awa'] or 'an unknown commit'}: {environment['cores']} cores "
-        f"({environment['processor']}) shared with PostgreSQL {server['version']} ({settings}), "
-        f"{environment['memory_gib']} GiB, {environment['system']}, {runtimes}." + (quick_note if results.quick else "")
-    )
-
-
-def _targets(results: Results) -> str:
-    rows = []
-    for target in targets(results):
-        met = {True: "yes", False: "**no**", None: NO_VALUE}[target.is_met]
-        measured = NO_VALUE if target.measured is None else f"{target.measured:.2f}{TIMES}"
-        rows.append([target.description, f"{target.relation} {target.wanted:g}{TIMES}", measured, met])
-    return _table(["", "target", "this run", "met"], rows)
-
-
 def _drain(results: Results) -> str:
     rows = []
     for key in results.keys("drain"):
         ratio = results.ratio(("drain", "awa", "jobs_per_s"), [("drain", key, "jobs_per_s")], max)
         wal = results.median("drain", key, "wal_bytes_per_job")
         rate = results.median("drain", key, "jobs_per_s")
-        rows.append([label(key), _jobs(results, "drain", key), _rate(rate), _times(ratio), _rate(wal)])
-    return _table(["", "jobs", "jobs/s", "awa against it", "WAL bytes per job"], rows) + _errors(results, "drain")
+        rows.append(
+            [label(key), _jobs(results, "drain", key), format_rate(rate), format_ratio(ratio), format_rate(wal)]
+        )
+    return markdown_table(["", "jobs", "jobs/s", "awa against it", "WAL bytes per job"], rows) + _errors(
+        results, "drain"
+    )
 
 
 def _costs(results: Results) -> str:
@@ -89,17 +78,18 @@ def _costs(results: Results) -> str:
         costs = [results.median("drain", key, figure) for figure in COSTS]
         if any(cost is not None for cost in costs):
             rows.append([label(key), *(NO_VALUE if cost is None else f"{cost:,.3g}" for cost in costs)])
-    return "The cost of a job, from `awa bench`:\n\n" + _table(["", *COSTS.values()], rows) if rows else ""
+    return "The cost of a job, from `awa bench`:\n\n" + markdown_table(["", *COSTS.values()], rows) if rows else ""
 
 
 def _enqueue(results: Results) -> str:
     ran = {key for workload in ENQUEUES for key in results.keys(workload)}
     keys = sorted(ran, key=lambda key: (list(CONTENDERS).index(key.partition(":")[0]), key))
     rows = [
-        [label(key), *(_rate(results.median(workload, key, "jobs_per_s")) for workload in ENQUEUES)] for key in keys
+        [label(key), *(format_rate(results.median(workload, key, "jobs_per_s")) for workload in ENQUEUES)]
+        for key in keys
     ]
     errors = "".join(_errors(results, workload) for workload in ENQUEUES)
-    return _table(["jobs/s", *ENQUEUES.values()], rows) + errors
+    return markdown_table(["jobs/s", *ENQUEUES.values()], rows) + errors
 
 
 def _latencies(workload: str) -> Callable[[Results], str]:
@@ -108,13 +98,13 @@ def _latencies(workload: str) -> Callable[[Results], str]:
     def table(results: Results) -> str:
         rows = []
         for key in results.keys(workload):
-            row = [label(key), *(_ms(results.median(workload, key, figure)) for figure in figures)]
+            row = [label(key), *(format_ms(results.median(workload, key, figure)) for figure in figures)]
             if workload == "steady":
                 kept_up = "yes" if results.kept_up(workload, key) else "**no**"
                 row.append(kept_up if results.of(workload, key) else NO_VALUE)
             rows.append(row)
         header = ["ms", "p50", "p95", "p99", *(["kept up"] if workload == "steady" else [])]
-        return _table(header, rows) + _errors(results, workload)
+        return markdown_table(header, rows) + _errors(results, workload)
 
     return table
 
@@ -123,11 +113,11 @@ def _pinned(results: Results) -> str:
     rows = []
     for key in results.keys("pinned"):
         thirds = results.medians("pinned", key, "thirds")
-        rates = [_rate(rate) for rate in thirds] or [NO_VALUE] * 3
+        rates = [format_rate(rate) for rate in thirds] or [NO_VALUE] * 3
         last = f"{thirds[-1] / thirds[0]:.0%}" if thirds else NO_VALUE
         rows.append([label(key), _jobs(results, "pinned", key), *rates, last])
     header = ["jobs/s", "jobs", "first third", "second", "last", "last / first"]
-    return _table(header, rows) + _errors(results, "pinned")
+    return markdown_table(header, rows) + _errors(results, "pinned")
 
 
 def _growth(results: Results) -> str:
@@ -135,8 +125,8 @@ def _growth(results: Results) -> str:
     for key in results.keys("growth"):
         ratio = results.ratio(("growth", key, "jobs_per_s"), [("growth", "awa:empty", "jobs_per_s")], max)
         share = NO_VALUE if ratio is None else f"{ratio:.0%}"
-        rows.append([key.partition(":")[2], _rate(results.median("growth", key, "jobs_per_s")), share])
-    return _table(["rows present", "jobs/s", "of the empty run"], rows) + _errors(results, "growth")
+        rows.append([key.partition(":")[2], format_rate(results.median("growth", key, "jobs_per_s")), share])
+    return markdown_table(["rows present", "jobs/s", "of the empty run"], rows) + _errors(results, "growth")
 
 
 def _configurations(results: Results) -> str:
@@ -147,7 +137,7 @@ def _configurations(results: Results) -> str:
         for config in CONTENDERS.values()
         if config.name in ran
     ]
-    return _table(["", "version", "configuration"], rows)
+    return markdown_table(["", "version", "configuration"], rows)
 
 
 def _skipped(results: Results) -> str:
@@ -163,28 +153,9 @@ def _jobs(results: Results, workload: str, key: str) -> str:
     return next(f"{run.params['jobs']:,}" for run in results.runs if (run.workload, run.key) == (workload, key))
 
 
-def _rate(rate: float | None) -> str:
-    return NO_VALUE if rate is None else f"{rate:,.0f}"
-
-
-def _ms(value: float | None) -> str:
-    return NO_VALUE if value is None else f"{value:,.2f}"
-
-
-def _times(ratio: float | None) -> str:
-    return NO_VALUE if ratio is None else f"{ratio:,.2f}{TIMES}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["--:"] * (len(header) - 1)]
-    if header[-1] == "configuration":
-        rule = ["---"] * len(header)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows))
-
-
 PARTS: dict[str, Callable[[Results], str]] = {
-    "environment": _environment,
-    "targets": _targets,
+    "environment": environment_line,
+    "targets": lambda results: target_table(targets(results)),
     "drain": _drain,
     "costs": _costs,
     "enqueue": _enqueue,

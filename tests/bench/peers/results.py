@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench.peers.configs import CONTENDERS
+from tests.bench.peers.configs import ContenderConfig
 from tests.bench.peers.environments import ROOT, pinned_version
 from tests.bench.peers.harness import Run, runtime_versions
 
@@ -80,11 +80,11 @@ def load(path: Path) -> Results:
     return Results(**stored, runs=runs)
 
 
-def describe_environment(server: dict[str, str]) -> dict[str, Any]:
+def describe_environment(server: dict[str, str], contenders: Iterable[ContenderConfig]) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    peers = {config.package: pinned_version(config) for config in CONTENDERS.values() if config.is_peer}
+    peers = {config.package: pinned_version(config) for config in contenders if config.is_peer}
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "awa": commit.stdout.strip(),
