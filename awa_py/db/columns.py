@@ -3,11 +3,13 @@
 SQL files, those of the schema too, write placeholders instead of lists, so that a new job column is one field of `Job`
 and one column in `schema/0001_baseline/02_job_tables.sql`:
 
-- `{job}`: the columns of the view `awa.jobs`, which are the fields of `Job`
+- `{job with payloads}`: the columns of the view `awa.jobs`, which are the fields of `Job`
 - `{shown}`: the same with JSON as text, so that a connection's own JSON codec does not matter, and with readable times
 - `{carried}`: the columns that a job takes unchanged from one table to the next
 - `{carried without rescues, progress}`: the same except some that the statement sets itself
 - `{details of TABLE}`: the columns of a job that a claim returns as one JSON array, besides those of its answer
+- `{args}`: the arguments of a job, from its row or from `awa.payloads`
+- `{max inline bytes}`: arguments of more bytes go to `awa.payloads`
 - `{stable plans}`: the settings of functions that read tables, so that the caller's settings do not change their plans
 """
 
@@ -36,6 +38,12 @@ CARRIED = (*(name for name in JOB if name not in _NOT_CARRIED), "expires_at")
 _CLAIMED = ("id", "kind", "priority", "args", "parent_id", "timeout", "expires_at")
 DETAILS = (*(name for name in CARRIED if name not in _CLAIMED), "run_at", "errors")
 
+# Measured: with 500 bytes, a payload costs as much server CPU as it saves, with 1000 it saves 5 %, and half of the WAL.
+MAX_INLINE_BYTES = 1_000
+
+# A sub-select is only run if `args` is NULL, and always uses the primary key. A join could become a scan.
+ARGS = "coalesce(args, (SELECT payloads.args FROM awa.payloads WHERE payloads.job_id = id))"
+
 STABLE_PLANS = " ".join(f"SET {name} = {value}" for name, value in STABLE_PLAN_SETTINGS.items())
 
 
@@ -45,7 +53,9 @@ def fill_placeholders(sql: str) -> str:
     sql = re.sub(r"\{details of ([\w()]+)\}", lambda found: ", ".join(f"{found[1]}.{name}" for name in DETAILS), sql)
     return (
         sql.replace("{carried}", ", ".join(CARRIED))
-        .replace("{job}", ", ".join(JOB))
+        .replace("{job with payloads}", ", ".join(f"{ARGS} AS args" if name == "args" else name for name in JOB))
+        .replace("{args}", ARGS)
+        .replace("{max inline bytes}", str(MAX_INLINE_BYTES))
         .replace(
             "{shown}",
             ", ".join(f"{_SHOWN[name].format(name=name)} AS {name}" if name in _SHOWN else name for name in JOB),

@@ -22,7 +22,7 @@ UNIQUE_KEYS_PER_BATCH = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class Cleanup:
-    """Deletes old rows. Remembers the last unique key, and the last job with signals, that it has checked."""
+    """Deletes old rows. Remembers the last unique key, and the last jobs with signals or payloads, that it checked."""
 
     completed_retention: timedelta
     failed_retention: timedelta
@@ -31,6 +31,7 @@ class Cleanup:
     staleness: timedelta
     last_key: str = ""
     last_job: int = 0
+    last_payload: int = 0
 
     async def run(self, session: Session) -> TaskResult:
         """Delete one bounded batch of each kind."""
@@ -43,6 +44,9 @@ class Cleanup:
         self.last_key = next_key or ""
         next_job, signals = await maintenance.delete_stray_signals(session, after=self.last_job, limit=limit)
         self.last_job = next_job or 0
+        # One window per run: few jobs are deleted by hand, and most payloads have a job.
+        next_payload, payloads = await maintenance.delete_stray_payloads(session, after=self.last_payload, limit=limit)
+        self.last_payload = next_payload or 0
         workers = await maintenance.delete_stale_workers(session, staleness=self.staleness)
         minutes = await metric_buckets.delete_old_buckets(session, retention=self.rollup_retention, limit=limit)
         stray_events = await events.delete_stray_events(session, retention=self.events_retention, limit=limit)
@@ -53,6 +57,7 @@ class Cleanup:
             dead_jobs=dead,
             unique_keys=keys,
             signals=signals,
+            payloads=payloads,
             workers=workers,
             metric_buckets=minutes,
             events=stray_events,

@@ -97,6 +97,7 @@ class CleanupReport(TaskReport):
     created_partitions: int = 0
     unique_keys: int = 0
     signals: int = 0  # of jobs that have ended
+    payloads: int = 0  # of jobs that were deleted by hand
     workers: int = 0
     metric_buckets: int = 0
     events: int = 0

@@ -92,14 +92,14 @@ async def claim_limited_jobs(
     )
     search = not rows or rows[0]["search"]
     rows.sort(key=itemgetter("priority", "pos"))
-    large = [row for row in rows if row["args"] is None]
+    large = [row for row in rows if not row["fits"]]
     if large:
         ids, large_positions = [row["id"] for row in large], [row["pos"] for row in large]
         read = await session.fetch(
             "read_claimed_jobs", ids, large_positions, claimant.worker_id, claimant.detailed_kinds, claimant.timed
         )
         complete = {row["id"]: row for row in read}
-        rows = [row for row in (complete.get(row["id"], row) for row in rows) if row["args"] is not None]
+        rows = [complete.get(row["id"], row) for row in rows if row["fits"] or row["id"] in complete]
     return Claim(rows, search=search)
 
 
@@ -154,6 +154,11 @@ async def _release_or_discard(session: Session, worker_id: UUID, job_id: int, le
 async def queues_with_work(session: Session, *, queues: Sequence[str], kinds: Sequence[str]) -> set[str]:
     """Return the queues that have available jobs of these kinds."""
     return {row["queue"] for row in await session.fetch("has_ready_jobs", queues, kinds)}
+
+
+def has_arguments(row: Record) -> bool:
+    """Return whether a claimed row has its arguments. Otherwise its payload is missing."""
+    return row["args"] is not None
 
 
 def is_readable(row: Record) -> bool:

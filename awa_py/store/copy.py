@@ -3,16 +3,19 @@
 The lines are text. asyncpg's records would go through the connection's codecs, and the user may have set their own.
 """
 
+import functools
 import json
 import re
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from awa_py.db.columns import MAX_INLINE_BYTES
 from awa_py.errors import InvalidJob
 from awa_py.model.job import DEFAULT_QUEUE, JobSpec, NewJob, State, interval_text
-from awa_py.store.enqueue import REFUSALS
+from awa_py.store.enqueue import REFUSALS, has_payload
 from awa_py.store.routes import route_kinds
 from awa_py.store.session import Session
 from awa_py.text import describe
@@ -65,11 +68,11 @@ async def copy_jobs(session: Session, jobs: Sequence[NewJob]) -> CopiedJobs:
     for table, table_specs in (("ready", ready), ("scheduled", scheduled)):
         if table_specs:
             columns, parts = _columns_and_parts(table_specs, queues, table, now, keyed=keyed)
-            try:
-                await _copy(session, table, columns, _lines(zip(ids, jobs, strict=True), parts))
-            except (*REFUSALS, UnicodeEncodeError) as error:
-                refused = _refused_job(error, jobs, table_specs)
-                raise InvalidJob(f"{refused}PostgreSQL refused the job: {describe(error)}") from None
+            with _naming_refused_job(jobs, functools.partial(_written_args, parts)):
+                await _copy(session, table, columns, _job_lines(zip(ids, jobs, strict=True), parts))
+    if any(map(has_payload, jobs)):
+        with _naming_refused_job(jobs, _payload):
+            await _copy(session, "payloads", ["job_id", "args"], _payload_lines(zip(ids, jobs, strict=True)))
     due = min((spec.resolve_run_at(now) for spec in scheduled.values()), default=None)
     await session.fetchval("wake_queues", sorted({queues[key] for key in ready}), due)
     return CopiedJobs(ids=ids, queues=queues, now=now)
@@ -82,12 +85,12 @@ async def _choose_queues(session: Session, specs: Mapping[int, JobSpec]) -> Spec
     return {key: spec.queue or routed.get(spec.kind, spec.default_queue) for key, spec in specs.items()}
 
 
-async def _copy(session: Session, table: str, columns: Sequence[str], lines: AsyncIterator[bytes]) -> None:
+async def _copy(session: Session, table: str, columns: Sequence[str], lines: Iterable[str]) -> None:
     await session.connection.copy_to_table(
         table,
         schema_name=session.schema.name,
         columns=columns,
-        source=lines,
+        source=_chunks(lines),
         format="csv",
         delimiter=DELIMITER,
         quote=QUOTE,
@@ -95,23 +98,37 @@ async def _copy(session: Session, table: str, columns: Sequence[str], lines: Asy
     )
 
 
-async def _lines(rows: Iterable[tuple[int, NewJob]], parts: Mapping[int, LineParts]) -> AsyncIterator[bytes]:
-    """Yield the lines of the jobs whose specs are in `parts`, in chunks."""
-    lines: list[str] = []
+async def _chunks(lines: Iterable[str]) -> AsyncIterator[bytes]:
+    """Join lines to chunks of about CHUNK_CHARACTERS."""
+    chunk: list[str] = []
     size = 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line)
+        if size >= CHUNK_CHARACTERS:
+            yield "".join(chunk).encode()
+            chunk, size = [], 0
+    yield "".join(chunk).encode()
+
+
+def _job_lines(rows: Iterable[tuple[int, NewJob]], parts: Mapping[int, LineParts]) -> Iterator[str]:
+    """Yield the lines of the jobs whose specs are in `parts`. Arguments that go to `awa.payloads` are NULL."""
     for job_id, job in rows:
         line_parts = parts.get(id(job.spec))
         if line_parts is None:  # the job belongs to the other table
             continue
-        key = job.concurrency_key
+        key, args = job.concurrency_key, job.args_json
         middle = line_parts[0] if key is None else f"{line_parts[1]}{key.replace(QUOTE, QUOTE * 2)}{line_parts[2]}"
-        line = f"{job_id}{middle}{job.args_json.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
-        lines.append(line)
-        size += len(line)
-        if size >= CHUNK_CHARACTERS:
-            yield "".join(lines).encode()
-            lines, size = [], 0
-    yield "".join(lines).encode()
+        if len(args) > MAX_INLINE_BYTES:
+            yield f"{job_id}{middle.removesuffix(QUOTE)}\n"
+        else:
+            yield f"{job_id}{middle}{args.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
+
+
+def _payload_lines(rows: Iterable[tuple[int, NewJob]]) -> Iterator[str]:
+    for job_id, job in rows:
+        if has_payload(job):
+            yield f"{job_id}{DELIMITER}{QUOTE}{job.args_json.replace(QUOTE, QUOTE * 2)}{QUOTE}\n"
 
 
 def _columns_and_parts(
@@ -159,21 +176,36 @@ def _line_parts(fields: Iterable[str | None], spec: JobSpec, *, keyed: bool) -> 
     return LineParts(before_key + no_key + QUOTE, before_key + QUOTE, after_key)
 
 
-def _refused_job(error: Exception, jobs: Sequence[NewJob], copied: Container[int]) -> str:
+def _written_args(parts: Container[int], job: NewJob) -> str | None:
+    """Return the arguments in the job's line, None if the job is not copied to this table."""
+    return None if id(job.spec) not in parts else "" if has_payload(job) else job.args_json
+
+
+def _payload(job: NewJob) -> str | None:
+    return job.args_json if has_payload(job) else None
+
+
+@contextmanager
+def _naming_refused_job(jobs: Sequence[NewJob], written_args: Callable[[NewJob], str | None]) -> Iterator[None]:
+    """Turn a refusal of PostgreSQL into an InvalidJob that names the job."""
+    try:
+        yield
+    except (*REFUSALS, UnicodeEncodeError) as error:
+        refused = _refused_job(error, jobs, written_args)
+        raise InvalidJob(f"{refused}PostgreSQL refused the job: {describe(error)}") from None
+
+
+def _refused_job(error: Exception, jobs: Sequence[NewJob], written_args: Callable[[NewJob], str | None]) -> str:
     """Return the start of the error message that names the job, if PostgreSQL reported its line."""
     found = re.search(r"^COPY \w+, line (\d+)", getattr(error, "context", None) or "", re.MULTILINE)
     line = int(found[1]) if found else 0
     first = True
     for number, job in enumerate(jobs, 1):
-        if found and id(job.spec) in copied:
-            # PostgreSQL does not count the line breaks inside the first row: it learns the line ending from its end.
-            line -= 1 if first else 1 + _line_breaks(job)
+        if found and (args := written_args(job)) is not None:
+            # JSON written by hand may have line breaks. PostgreSQL does not count those inside the first row: it learns
+            # the line ending from its end.
+            line -= 1 if first else 1 + args.count("\n")
             first = False
             if line <= 0:
                 return f"{job.kind} (job {number} of {len(jobs)}): "
     return ""
-
-
-def _line_breaks(job: NewJob) -> int:
-    """Return the number of line breaks in the job's arguments. JSON written by hand may have some."""
-    return job.args_json.count("\n")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from awa_py.connections import Record
+from awa_py.db.columns import MAX_INLINE_BYTES
 from awa_py.errors import InvalidJob
 from awa_py.model.job import NewJob, State
 from awa_py.store.session import Session
@@ -47,10 +48,15 @@ async def can_insert(session: Session) -> bool:
     return bool(await session.fetchval("can_insert"))
 
 
+def has_payload(job: NewJob) -> bool:
+    """Return whether the job's arguments go to `awa.payloads`, because they are large."""
+    return len(job.args_json) > MAX_INLINE_BYTES
+
+
 async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = True) -> Enqueued:
     """Enqueue one job in the connection's transaction. Insert it directly into the table if that is possible."""
-    spec, unique = job.spec, job.unique
-    if not insert_directly or not spec.is_due_immediately or not spec.is_complete:
+    spec, unique, is_large = job.spec, job.unique, has_payload(job)
+    if not insert_directly or not spec.is_due_immediately or not spec.is_complete or (unique and is_large):
         return (await enqueue_jobs(session, [job]))[0]
     values = (
         spec.kind,
@@ -69,7 +75,9 @@ async def enqueue_job(session: Session, job: NewJob, *, insert_directly: bool = 
         None if job.concurrency_key is None else spec.ordered,
     )
     try:
-        if unique is None:
+        if is_large:
+            row = await session.fetchrow("enqueue_job_with_payload", *values)
+        elif unique is None:
             row = await session.fetchrow("enqueue_job", *values)
         else:
             row = await session.fetchrow("enqueue_unique_job", *values, unique.key, unique.period, unique.states)

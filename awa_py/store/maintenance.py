@@ -138,6 +138,16 @@ async def delete_stray_signals(session: Session, *, after: int, limit: int) -> t
     return (row["last_job"] if row["seen"] == limit else None), row["deleted"]
 
 
+async def delete_stray_payloads(session: Session, *, after: int, limit: int) -> tuple[int | None, int]:
+    """Delete payloads whose job is gone, among the `limit` payloads of the jobs after `after`.
+
+    Return the job after which to continue (None: that was the last), and the number of deleted payloads.
+    """
+    row = await session.fetchrow("delete_stray_payloads", after, limit)
+    assert row is not None
+    return (row["last_job"] if row["seen"] == limit else None), row["deleted"]
+
+
 async def delete_stale_workers(session: Session, *, staleness: timedelta) -> int:
     """Delete the rows of workers that were silent for ten times the staleness. Return how many."""
     return int(await session.fetchval("delete_stale_workers", staleness))

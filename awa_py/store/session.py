@@ -24,6 +24,7 @@ SAFE_ON_ANY_PATH = frozenset(
         "can_insert",
         "complete_in_transaction",
         "enqueue_job",
+        "enqueue_job_with_payload",
         "enqueue_jobs",
         "enqueue_undeclared_jobs",
         "enqueue_unique_job",

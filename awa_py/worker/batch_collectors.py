@@ -6,6 +6,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from awa_py.model.registry import Handler
+from awa_py.store.claim import has_arguments
 from awa_py.worker.batches import Batch
 from awa_py.worker.claimed_job import ClaimedJob
 from awa_py.worker.in_flight import InFlightJobs
@@ -62,7 +63,9 @@ class BatchCollectors:
                 single += group
             else:
                 largest = max(largest, handler.batching.size)
-                batched = list(group)
+                batched: list[ClaimedJob] = []
+                for job in group:  # a job whose arguments are missing fails alone
+                    (batched if has_arguments(job.row) else single).append(job)
                 self._in_flight.slots(queue).collecting += len(batched)
                 self._collector(queue, handler).add(batched)
         # Room to fill a batch must not be filled with other jobs: they would wait for a slot while they are leased.

@@ -55,7 +55,7 @@ class ClaimedJob:
         self.lease: int = row["lease"]
         self.kind: str = row["kind"]
         self.attempt: int = row["attempt"]
-        self.args: str = row["args"]  # JSON
+        self.args: str = row["args"]  # JSON, if the row has_arguments
         self.limit_s: float | None = row["deadline_s"]  # how long the attempt may take, counted from the claim
         self.queue = queue
         self.row = row

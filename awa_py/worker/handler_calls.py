@@ -11,7 +11,7 @@ from awa_py.errors import InvalidArguments
 from awa_py.model.context import Context, RateLimits
 from awa_py.model.outcomes import Retry
 from awa_py.model.registry import Registry
-from awa_py.store.claim import is_readable
+from awa_py.store.claim import has_arguments, is_readable
 from awa_py.text import class_name
 from awa_py.worker.batches import Batch
 from awa_py.worker.claimed_job import ClaimedJob
@@ -63,6 +63,8 @@ class HandlerCalls:
         """Return a coroutine that runs the handler, within the time limit of the attempt."""
         if job.stop is not None:
             raise asyncio.CancelledError
+        if not has_arguments(job.row):
+            raise UnreadableJob("its arguments are missing: awa.payloads has no row for this job")
         handler = job.handler
         if handler is None:
             raise Retry(f"no handler registered for kind: {job.kind}")

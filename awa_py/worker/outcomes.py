@@ -30,7 +30,7 @@ class UnfitArguments(Exception):
 
 
 class UnreadableJob(Exception):
-    """The row of the job has values that Python cannot represent, e.g. a time before the year 1."""
+    """The job has values that Python cannot represent, e.g. a time before the year 1, or its arguments are missing."""
 
 
 class LeaseExpired(Exception):

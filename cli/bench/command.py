@@ -10,6 +10,7 @@ from ..parsing import JsonOption
 from .measure import measure
 from .options import (
     DEFAULT_JOBS,
+    ArgumentBytes,
     Batch,
     Completed,
     Concurrency,
@@ -67,6 +68,7 @@ def drain(
     env: Environment,
     jobs: Jobs = 20_000,
     concurrency: Concurrency = None,
+    argument_bytes: ArgumentBytes = 0,
     batch: Batch = False,
     discard: Discard = False,
     pinned: Pinned = False,
@@ -86,6 +88,7 @@ def drain(
             bench,
             jobs=jobs,
             concurrency=concurrency,
+            argument_bytes=argument_bytes,
             batch=batch,
             discard=discard,
             pinned=pinned,
@@ -101,6 +104,7 @@ def enqueue(
     env: Environment,
     mode: ModeOption = Mode.ONE,
     jobs: EnqueuedJobs = None,
+    argument_bytes: ArgumentBytes = 0,
     producers: Producers = 32,
     worker: WithWorker = False,
     as_json: JsonOption = False,
@@ -110,7 +114,14 @@ def enqueue(
     async def work(bench: Bench) -> Report:
         from .enqueue import enqueue
 
-        return await enqueue(bench, mode=mode, jobs=jobs or DEFAULT_JOBS[mode], producers=producers, worker=worker)
+        return await enqueue(
+            bench,
+            mode=mode,
+            jobs=jobs or DEFAULT_JOBS[mode],
+            argument_bytes=argument_bytes,
+            producers=producers,
+            worker=worker,
+        )
 
     show_one(measure(env, work, as_json=as_json), as_json=as_json)
 

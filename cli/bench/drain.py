@@ -12,7 +12,7 @@ from .handler_counter import HandlerCounter
 from .report import Report
 from .temporary_schema import QUEUE, insert_other_jobs, temporary_schema
 from .worker_run import WorkerRun
-from .workload import Bench
+from .workload import Bench, random_argument
 
 BATCH_SIZE = 500
 LINGER = "50ms"
@@ -23,6 +23,7 @@ async def drain(
     *,
     jobs: int,
     concurrency: int | None = None,
+    argument_bytes: int = 0,
     batch: bool = False,
     discard: bool = False,
     pinned: bool = False,
@@ -36,14 +37,16 @@ async def drain(
         with bench.progress.bar("fill"):
             await insert_other_jobs(database, completed=completed, scheduled=scheduled)
         (kind,) = app.registry.kinds
+        argument = random_argument(argument_bytes)
 
         def new(n: int) -> NewJob:
-            return app.new(kind, {"n": n})
+            return app.new(kind, {"n": n, **argument})
 
         run = WorkerRun(bench, app, counter, jobs=jobs, concurrency=concurrency)
         result = await run.measure("drain", new, pinned=pinned)
     options: dict[str, Any] = {
         "concurrency": concurrency,
+        "argument_bytes": argument_bytes,
         "batch": batch,
         "discard": discard,
         "pinned": pinned,
@@ -77,7 +80,7 @@ def _app(database: Database, counter: HandlerCounter, *, batch: bool, discard: b
     else:
 
         @app.job(queue=QUEUE)
-        async def count_one(n: int) -> None:
+        async def count_one(n: int, text: str = "") -> None:
             counter.add()
 
     return app

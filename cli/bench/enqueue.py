@@ -15,7 +15,7 @@ from .jobs import app, nothing
 from .options import Mode
 from .report import Report
 from .temporary_schema import temporary_schema
-from .workload import Bench, batches, run_concurrently, warm_up_sessions
+from .workload import Bench, batches, random_argument, run_concurrently, warm_up_sessions
 
 PER_TRANSACTION = 100
 WARM_UP_JOBS = 30
@@ -24,9 +24,10 @@ WARM_UP_JOBS = 30
 class Producer:
     """Enqueue jobs and count them."""
 
-    def __init__(self, connection: Connection, producers: int) -> None:
+    def __init__(self, connection: Connection, producers: int, argument: dict[str, str]) -> None:
         self._connection = connection
         self._producers = producers
+        self._argument = argument
         self.count = 0
 
     def method(self, mode: Mode) -> Callable[[int], Awaitable[None]]:
@@ -40,7 +41,7 @@ class Producer:
 
     async def one_by_one(self, jobs: int) -> None:
         for n in range(jobs):
-            await nothing.enqueue(n=n)
+            await nothing.enqueue(n=n, **self._argument)
             self.count += 1
 
     async def in_transactions(self, jobs: int) -> None:
@@ -49,13 +50,13 @@ class Producer:
             async with self._connection.transaction():
                 inside = nothing.options(connection=self._connection)
                 for n in numbers:
-                    await inside.enqueue(n=n)
+                    await inside.enqueue(n=n, **self._argument)
             self.count += len(numbers)
 
     async def in_bulk(self, jobs: int) -> None:
         """Enqueue many jobs per call. The time includes the creation of the job objects."""
         for numbers in batches(jobs):
-            await app.enqueue_many([nothing.new(n=n) for n in numbers])
+            await app.enqueue_many([nothing.new(n=n, **self._argument) for n in numbers])
             self.count += len(numbers)
 
     async def concurrently(self, jobs: int) -> None:
@@ -63,12 +64,14 @@ class Producer:
         await run_concurrently([self.one_by_one(share) for share in shares])
 
 
-async def enqueue(bench: Bench, *, mode: Mode, jobs: int, producers: int = 1, worker: bool = False) -> Report:
+async def enqueue(
+    bench: Bench, *, mode: Mode, jobs: int, argument_bytes: int = 0, producers: int = 1, worker: bool = False
+) -> Report:
     """Enqueue jobs. They are executed only if `worker` is set."""
     is_concurrent = mode is Mode.PRODUCERS
     async with temporary_schema(bench.url) as database, recording_costs(database) as recorder:
         with _optional_worker(database, wanted=worker) as process:
-            async with _producer(database, producers) as producer:
+            async with _producer(database, producers, random_argument(argument_bytes)) as producer:
                 send = producer.method(mode)
                 with bench.progress.bar("warm up"):
                     if process is not None:
@@ -83,7 +86,12 @@ async def enqueue(bench: Bench, *, mode: Mode, jobs: int, producers: int = 1, wo
                     seconds = time.perf_counter() - started
                 await recorder.stop()
         costs = await recorder.costs(jobs)
-    options = {"mode": mode.value, "producers": is_concurrent and producers, "worker": worker}
+    options = {
+        "mode": mode.value,
+        "argument_bytes": argument_bytes,
+        "producers": is_concurrent and producers,
+        "worker": worker,
+    }
     return Report(
         workload="enqueue",
         options={name: value for name, value in options.items() if value},
@@ -95,12 +103,12 @@ async def enqueue(bench: Bench, *, mode: Mode, jobs: int, producers: int = 1, wo
 
 
 @asynccontextmanager
-async def _producer(database: Database, producers: int) -> AsyncIterator[Producer]:
+async def _producer(database: Database, producers: int, argument: dict[str, str]) -> AsyncIterator[Producer]:
     app.connect_to(database)
     connection = await database.connect("client")
     try:
         async with app:
-            yield Producer(connection, producers)
+            yield Producer(connection, producers, argument)
     finally:
         await connection.close()
 

@@ -10,7 +10,7 @@ app = awa.App()
 
 
 @app.job(queue=QUEUE)
-async def nothing(n: int) -> None:
+async def nothing(n: int, text: str = "") -> None:
     """Do nothing, so that only the queue is measured."""
 
 

@@ -27,7 +27,7 @@ MAX_JOBS = 10_000_000
 
 
 def _number(flag: str, help: str, *, min: int = 1, max: int = MAX_JOBS) -> Any:
-    variable = f"AWA_BENCH_{flag.strip('-').upper()}"
+    variable = f"AWA_BENCH_{flag.strip('-').replace('-', '_').upper()}"
     return typer.Option(flag, metavar="N", min=min, max=max, envvar=variable, help=help)
 
 
@@ -45,6 +45,9 @@ EnqueuedJobs = Annotated[
 ]
 Concurrency = Annotated[
     int | None, _number("--concurrency", "Number of jobs that the worker runs at once. Default: the worker's default.")
+]
+ArgumentBytes = Annotated[
+    int, _number("--argument-bytes", "Give each job an argument of this many random characters.", min=0, max=10_000_000)
 ]
 Batch = Annotated[bool, _flag("--batch", "Use a batch handler: up to 500 jobs per call.")]
 Discard = Annotated[bool, _flag("--discard", "Delete jobs when they complete, instead of keeping them.")]

@@ -1,6 +1,8 @@
 """What all workloads share: the server to measure, the progress bar, and helpers."""
 
 import asyncio
+import base64
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +35,11 @@ async def run_concurrently(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 def batches(total: int, size: int = BATCH_SIZE) -> list[range]:
     """Split the numbers from 0 to `total` into ranges of at most `size`."""
     return [range(first, min(first + size, total)) for first in range(0, total, size)]
+
+
+def random_argument(characters: int) -> dict[str, str]:
+    """Return the argument `text`, which cannot be compressed; nothing if it would be empty."""
+    return {"text": base64.b64encode(os.urandom(characters)).decode()[:characters]} if characters else {}
 
 
 async def warm_up_sessions(enqueue: Callable[[int], Awaitable[object]], *, jobs: int, sessions: int = 1) -> None:

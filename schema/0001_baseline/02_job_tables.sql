@@ -26,7 +26,7 @@ CREATE TABLE awa.job_columns (
     kind              text        NOT NULL CONSTRAINT kind_is_a_name CHECK (awa.is_name(kind)),
     queue             text        NOT NULL DEFAULT 'default'
                                   CONSTRAINT queue_is_a_name CHECK (awa.is_queue_name(queue)),
-    args              jsonb       NOT NULL DEFAULT '{}'
+    args              jsonb       DEFAULT '{}'          -- NULL: in awa.payloads
                                   CONSTRAINT args_is_an_object CHECK (jsonb_typeof(args) = 'object'),
     metadata          jsonb       CONSTRAINT metadata_is_an_object CHECK (jsonb_typeof(metadata) = 'object'),
     tags              text[]      CONSTRAINT tags_are_names CHECK (awa.are_names(tags)),
@@ -116,6 +116,7 @@ CREATE TABLE awa.completed (
 ) PARTITION BY RANGE (finalized_at);
 CREATE INDEX completed_id ON awa.completed (id);
 CREATE INDEX completed_finalized_at ON awa.completed USING brin (finalized_at);
+CREATE INDEX completed_payloads ON awa.completed (finalized_at) WHERE args IS NULL;
 CREATE TABLE awa.completed_default PARTITION OF awa.completed DEFAULT;
 
 -- The states failed and cancelled.
@@ -129,6 +130,16 @@ CREATE TABLE awa.dead (
 );
 CREATE INDEX dead_finalized_at ON awa.dead (finalized_at);
 CREATE INDEX dead_queue ON awa.dead (queue);
+
+-- Large arguments: they are written once, and the job's row moves from table to table without them. The row of a job
+-- whose `args` is NULL has its arguments here. Both rows are written and deleted in one transaction, except that a job that
+-- is deleted by hand leaves its payload to the leader.
+CREATE TABLE awa.payloads (
+    job_id bigint PRIMARY KEY,
+    args   jsonb  NOT NULL CONSTRAINT args_is_an_object CHECK (jsonb_typeof(args) = 'object')
+) WITH (autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0,
+        vacuum_truncate = off, toast.autovacuum_vacuum_threshold = 2000, toast.autovacuum_vacuum_scale_factor = 0.02,
+        toast.autovacuum_vacuum_cost_delay = 0, toast.vacuum_truncate = off);
 
 -- The children of a job. Jobs without a parent are not in these indexes.
 CREATE INDEX scheduled_parent ON awa.scheduled (parent_id, id) WHERE parent_id IS NOT NULL;

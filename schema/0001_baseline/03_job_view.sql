@@ -1,7 +1,7 @@
--- All jobs, whatever their state.
+-- All jobs, whatever their state. The payloads are read by the outer query: ORDER BY … LIMIT reads only those that it returns.
 
 CREATE VIEW awa.jobs AS
-    SELECT {job}
+    SELECT {job with payloads}
     FROM (
         SELECT {carried}, run_at, errors, attempt, lease, state, NULL::uuid AS worker_id,
                NULL::timestamptz AS attempted_at, NULL::timestamptz AS finalized_at, NULL::timestamptz AS heartbeat_at,

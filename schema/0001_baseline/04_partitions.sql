@@ -34,12 +34,14 @@ BEGIN
     RETURN created;
 END $$;
 
--- Drop the partitions of days that ended before `cutoff`. Return the number of partitions dropped.
+-- Drop the partitions of days that ended before `cutoff`, except those with jobs that have a payload: these are deleted
+-- first, in batches, by delete_completed_jobs. Return the number of partitions dropped.
 CREATE FUNCTION awa.drop_day_partitions(parent text, cutoff timestamptz) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    part    name;
-    dropped int := 0;
+    part         name;
+    has_payloads boolean := false;
+    dropped      int := 0;
 BEGIN
     EXECUTE format('LOCK TABLE awa.%I IN SHARE UPDATE EXCLUSIVE MODE', parent);
     FOR part IN
@@ -50,6 +52,10 @@ BEGIN
           AND child.relname ~ '_\d{8}$'
           AND (to_date(right(child.relname, 8), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= cutoff
     LOOP
+        IF parent = 'completed' THEN
+            EXECUTE format('SELECT EXISTS (SELECT FROM awa.%I WHERE args IS NULL)', part) INTO has_payloads;
+        END IF;
+        CONTINUE WHEN has_payloads;
         EXECUTE format('DROP TABLE awa.%I', part);
         dropped := dropped + 1;
     END LOOP;

@@ -66,7 +66,7 @@ BEGIN
                CASE WHEN awa.is_name(j.kind) IS FALSE THEN awa.refuse_name('kind') ELSE j.kind END AS kind,
                CASE WHEN awa.is_queue_name(j.queue) IS FALSE THEN awa.refuse_name('queue')
                     ELSE coalesce(j.queue, (SELECT by_kind FROM routes) ->> j.kind, j.default_queue, 'default') END AS queue,
-               coalesce(j.priority, 2::smallint) AS priority, coalesce(j.args, '{}') AS args,
+               coalesce(j.priority, 2::smallint) AS priority, coalesce(j.args, '{}') AS all_args,
                coalesce(awa.check_time('run_at', j.run_at),
                         now() + coalesce(awa.check_duration('delay', j.delay), '0')) AS run_at,
                coalesce(j.max_attempts, 25::smallint) AS max_attempts,
@@ -90,7 +90,12 @@ BEGIN
         WHERE wanted IS NOT NULL
     ),
     decided AS MATERIALIZED (
-        SELECT input.*, coalesce(((SELECT by_key FROM holders) ->> unique_key)::bigint, id) AS holder FROM input
+        SELECT input.*, CASE WHEN pg_column_size(all_args) <= {max inline bytes} THEN all_args END AS args,
+               coalesce(((SELECT by_key FROM holders) ->> unique_key)::bigint, id) AS holder
+        FROM input
+    ),
+    payloads AS (
+        INSERT INTO awa.payloads (job_id, args) SELECT id, all_args FROM decided WHERE holder = id AND args IS NULL
     ),
     inserted_ready AS (
         INSERT INTO awa.ready ({carried}, run_at)

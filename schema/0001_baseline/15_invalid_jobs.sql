@@ -36,15 +36,15 @@ BEGIN
             RETURNING *
         ),
         explained AS MATERIALIZED (SELECT deleted.*, read.rules FROM deleted JOIN read USING (id)),
-        -- A job whose id another job has gets a new one.
+        -- A job whose id another job has gets a new one. A payload stays with the other job.
         numbered AS MATERIALIZED (
             SELECT *, CASE WHEN EXISTS (SELECT FROM awa.dead WHERE dead.id = explained.id) THEN nextval('awa.job_id')
                            ELSE id END AS new_id
             FROM explained
         ),
         discarded AS (
-            INSERT INTO awa.dead (state, id, {carried without id}, run_at, errors, attempt, lease)
-            SELECT 'failed', new_id, {carried without id}, run_at,
+            INSERT INTO awa.dead (state, id, args, {carried without id, args}, run_at, errors, attempt, lease)
+            SELECT 'failed', new_id, CASE WHEN new_id = id THEN args ELSE {args} END, {carried without id, args}, run_at,
                    awa.append_error(errors, attempt, 'the row has values that awa cannot work with: ' || rules, NULL,
                                     '{"invalid": true}'),
                    attempt, lease

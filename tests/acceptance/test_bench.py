@@ -30,7 +30,18 @@ SCHEMAS = "SELECT array_agg(nspname::text) FROM pg_namespace WHERE nspname LIKE 
 
 RATES = {"seconds", "jobs_per_s"}
 COMPARED = {"rounds", "jobs_per_s", "jobs_per_s_without", "ratio", "ratios", "ratio_of_cpu"}
-VARIANT = ("--discard", "--pinned", "--concurrency", "7", "--completed", "500", "--scheduled", "400")
+VARIANT = (
+    "--discard",
+    "--pinned",
+    "--argument-bytes",
+    "2000",
+    "--concurrency",
+    "7",
+    "--completed",
+    "500",
+    "--scheduled",
+    "400",
+)
 WORKLOADS = [
     (("drain", "--jobs", "1500", "--batch"), RATES | {"thirds"}),
     (("drain", "--jobs", "300", *VARIANT), RATES | {"thirds"}),

@@ -90,6 +90,13 @@ def _rolled_back(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(f"n={order.n} ({order.kind}) exists, and {other}")
 
 
+@promise("a job and its payload are never without each other")
+def _payloads(evidence: Evidence) -> Iterator[Finding]:
+    for job_id, is_job in evidence.unpaired:
+        what = f"job {job_id} has lost its payload" if is_job else f"the payload of job {job_id} has no job"
+        yield Finding(what, (job_id,))
+
+
 @promise("the outcome is the one that the handler decided")
 def _states(evidence: Evidence) -> Iterator[Finding]:
     for row in evidence.rows:

@@ -18,6 +18,15 @@ ROWS = """
            extract(epoch FROM finalized_at)::float8 AS finalized_at, metadata ->> 'fire_time' AS fire_time
     FROM awa.jobs ORDER BY id
 """
+TABLES = ("ready", "scheduled", "running", "completed", "dead")
+UNPAIRED = f"""
+    SELECT coalesce(job_id, id) AS id, job_id IS NULL AS is_job
+    FROM awa.payloads
+    FULL JOIN ({" UNION ALL ".join(f"SELECT id FROM awa.{table} WHERE args IS NULL" for table in TABLES)}) AS jobs
+        ON job_id = id
+    WHERE job_id IS NULL OR id IS NULL
+    ORDER BY 1
+"""
 # A claim commits asynchronously: the WAL writer flushes it within three of its delays of 200 ms, if the disk is fast.
 ASYNC_COMMIT_S = 2.0
 DURABLE_KINDS = {"ordered", "twice"}
@@ -74,6 +83,7 @@ class Evidence:
     rows: Sequence[Row]
     orders: Sequence[Order]
     written_orders: frozenset[int] = frozenset()  # numbers in the table of the application
+    unpaired: Sequence[tuple[int, bool]] = ()  # jobs without their payload (True), payloads without a job (False)
     faults: Sequence[Record] = ()
     lives: Sequence[Life] = ()
     elections: Sequence[tuple[str, int]] = ()  # process and epoch
@@ -166,3 +176,8 @@ def read_elections(logs: Iterable[Path]) -> list[tuple[str, int]]:
 
 async def read_rows(connection: DedicatedConnection) -> list[Row]:
     return [Row(**dict(row)) for row in await connection.fetch(ROWS)]
+
+
+async def read_unpaired(connection: DedicatedConnection) -> list[tuple[int, bool]]:
+    """Read the ids of jobs without their payload (True), and of payloads without a job (False)."""
+    return [(row["id"], row["is_job"]) for row in await connection.fetch(UNPAIRED)]

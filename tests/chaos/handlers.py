@@ -23,6 +23,7 @@ from awa_py.worker.in_flight import Call
 KEY_LIMIT = 2
 DURABLE_QUEUE = "durable"  # its claims are durable: a crash of PostgreSQL excuses nothing
 ROW_TIMEOUT_S = 2.0
+LARGE_ARGUMENT = 5_000  # characters
 
 app = awa.App()
 _log = os.open(os.environ.get("AWA_CHAOS_LOG", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -112,6 +113,17 @@ def block(n: int, seconds: float) -> dict[str, str]:
 async def fail_first(ctx: awa.Context, n: int, failures: int) -> dict[str, str]:
     """Fail in the first attempts."""
     with recorded() as nonces:
+        if ctx.attempt <= failures:
+            raise ValueError(f"attempt {ctx.attempt} fails")
+        return nonce_of(nonces)
+
+
+@app.job(max_attempts=12)
+async def large(ctx: awa.Context, n: int, text: str, failures: int) -> dict[str, str]:
+    """Fail in the first attempts. The arguments are in a payload."""
+    with recorded() as nonces:
+        if len(text) != LARGE_ARGUMENT:
+            raise awa.Fail(f"got {len(text)} characters")
         if ctx.attempt <= failures:
             raise ValueError(f"attempt {ctx.attempt} fails")
         return nonce_of(nonces)

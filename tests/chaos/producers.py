@@ -136,6 +136,8 @@ class Producer:
                 new = handlers.block.new(n=n, seconds=rng.uniform(0, 0.4))
             case "fail_first":
                 new = handlers.fail_first.new(n=n, failures=rng.randint(1, 2))
+            case "large":
+                new = handlers.large.new(n=n, text="x" * handlers.LARGE_ARGUMENT, failures=rng.randint(0, 1))
             case "fail_always":
                 new = handlers.fail_always.new(n=n)
             case "once":
@@ -168,6 +170,7 @@ KINDS, SHARES = zip(
         "block": 1,
         "fail_first": 1,
         "fail_always": 0.5,
+        "large": 2,
         "once": 1,
         "twice": 1,
         "snooze_first": 0.5,

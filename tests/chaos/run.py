@@ -159,6 +159,7 @@ class Run:
     async def _gather(self, producers: Producers) -> Evidence:
         async with self.cluster.primary.connection() as connection:
             rows = await read.read_rows(connection)
+            unpaired = await read.read_unpaired(connection)
             written = {row["n"] for row in await connection.fetch("SELECT n FROM orders")}
         directory = self.cluster.directory
         (directory / "orders.json").write_text(json.dumps([asdict(order) for order in producers.orders]))
@@ -169,6 +170,7 @@ class Run:
             rows=rows,
             orders=producers.orders,
             written_orders=frozenset(written),
+            unpaired=unpaired,
             faults=self._records,
             lives=[life for node in self.cluster.nodes for life in node.lives],
             elections=read.read_elections(directory / f"{node.name}.log" for node in self.cluster.nodes),

@@ -98,6 +98,10 @@ BROKEN: dict[str, list[Evidence]] = {
         evidence(orders=[order(fate=Fate.UNKNOWN, in_transaction=True)]),
         evidence(orders=[order(fate=Fate.UNKNOWN, in_transaction=True)], rows=[], starts=[], written_orders={1}),
     ],
+    "a job and its payload are never without each other": [
+        evidence(unpaired=[(1, True)]),
+        evidence(unpaired=[(2, False)]),
+    ],
     "the outcome is the one that the handler decided": [
         evidence(rows=[row(state="failed")]),
         evidence(rows=[row(kind="fail_always")]),

@@ -7,6 +7,7 @@ import pytest
 
 from awa_py import App, Job, State
 from awa_py.embedded.binaries import find_binaries
+from tests.payloads import LARGE
 from tests.support import (
     HASTY,
     PATIENCE_S,
@@ -60,6 +61,7 @@ async def restored(database_url: str, fresh_database_url: str, tmp_path: Path) -
         await eventually(lambda: running(app, held.id))
         await app.enqueue("note", {"text": "later"}, delay="1h")
         await app.enqueue("note", {"text": "waiting"}, queue="unserved")
+        await app.enqueue("note", {"text": LARGE}, queue="unserved")
         dump = str(tmp_path / "dump")
         await run("pg_dump", "--format=custom", f"--file={dump}", database_url)
         await run("pg_restore", "--exit-on-error", f"--dbname={fresh_database_url}", dump)
@@ -91,7 +93,8 @@ async def test_restored_dump_continues_all_work(restored: str) -> None:
             new = await app.enqueue("note", {"text": "new"})
             assert new.id > max(job.id for job in found.values())
             assert await app.result(new.id, timeout=PATIENCE_S) == "new"
-        assert sorted(ran) == ["held", "new", "waiting"]
+            assert await app.result(found[LARGE].id, timeout=PATIENCE_S) == LARGE
+        assert sorted(ran) == ["held", "new", "waiting", LARGE]
 
 
 async def jobs(app: App) -> list[Job]:

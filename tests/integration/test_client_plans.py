@@ -21,6 +21,7 @@ from awa_py.store.jobs import find_ended_jobs, list_unserved_jobs
 from awa_py.store.routes import route_kinds
 from awa_py.store.session import SAFE_ON_ANY_PATH, Session
 from awa_py.store.signals import send_signal
+from tests.payloads import LARGE
 from tests.support import OWNER, another_session, insert, insert_completed, insert_running, seconds, user_session
 
 pytestmark = pytest.mark.integration
@@ -163,6 +164,11 @@ async def enqueue_one_by_one(session: Session, ids: Sequence[int]) -> None:
         await enqueue_job(session, NewJob(kind="work", queue="q"))
 
 
+async def enqueue_payloads(session: Session, ids: Sequence[int]) -> None:
+    for _ in range(JOBS):
+        await enqueue_job(session, NewJob(kind="work", queue="q", args_json=f'{{"text": "{LARGE}"}}'))
+
+
 async def enqueue_unique_one_by_one(session: Session, ids: Sequence[int]) -> None:
     for n in range(JOBS):
         await enqueue_job(session, NewJob(kind="work", queue="q", unique=UniqueKey(key=f"{len(ids)} {n}")))
@@ -196,6 +202,7 @@ async def signal_one_by_one(session: Session, ids: Sequence[int]) -> None:
 ON_A_CONNECTION_OF_THE_USER: dict[str, Statement] = {
     "can_insert": lambda s, _: can_insert(s),
     "enqueue_job": enqueue_one_by_one,
+    "enqueue_job_with_payload": enqueue_payloads,
     "enqueue_unique_job": enqueue_unique_one_by_one,
     "enqueue_jobs": lambda s, _: enqueue_jobs(s, [NewJob(kind="work", queue=f"queue {n}") for n in range(JOBS)]),
     "enqueue_undeclared_jobs": enqueue_undeclared,

@@ -1,7 +1,9 @@
 """What a job costs: statements, transactions, rows and WAL. Counted, not timed, so the machine does not matter."""
 
 import asyncio
+import base64
 import json
+import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -229,7 +231,7 @@ class TestBatch:
         tasks = {task.name: task for task in all_tasks(Settings(), [], Metrics())}
         for task in tasks.values():
             await task.run(counting)
-        statements = {"promote": 1, "rescue": 1, "deadlines": 2, "cleanup": 12, "unserved": 1}
+        statements = {"promote": 1, "rescue": 1, "deadlines": 2, "cleanup": 13, "unserved": 1}
         for size in self.SIZES:
             await insert(counting, "scheduled", size, state="scheduled", run_at=ago(1))
             await insert(counting, "scheduled", size, state="scheduled", run_at=ago(-60), expires_at=ago(1))
@@ -303,6 +305,12 @@ class TestWAL:
 
     async def explained(self, session: Session, name: str, *values: str) -> tuple[float, float]:
         """Return WAL records and bytes per job."""
+        root = await self.explain(session, name, *values)
+        records, size = (written(root, what) / self.SIZE for what in self.RECORDS)
+        return records, size
+
+    async def explain(self, session: Session, name: str, *values: str) -> Node:
+        """Run a statement. Return its plan."""
         await session.connection.execute(f"PREPARE p AS {statement(name, session.schema)}")
         try:
             text = await session.connection.fetchval(
@@ -310,9 +318,8 @@ class TestWAL:
             )
         finally:
             await session.connection.execute("DEALLOCATE p")
-        root = json.loads(text)[0]["Plan"]
-        records, size = (written(root, what) / self.SIZE for what in self.RECORDS)
-        return records, size
+        root: Node = json.loads(text)[0]["Plan"]
+        return root
 
     async def test_job_writes_only_its_rows_and_index_entries(self, database: Database) -> None:
         claims: list[tuple[float, float]] = []
@@ -337,3 +344,40 @@ class TestWAL:
         assert 2.9 < end_records < 3.5
         assert 300 < claim_bytes < 700
         assert 150 < end_bytes < 500
+
+    @pytest.mark.parametrize("size", [10_000, 100_000])
+    async def test_large_arguments_are_written_once(self, database: Database, size: int) -> None:
+        jobs = 20
+        random_text = base64.b64encode(random.Random(size).randbytes(size * 3 // 4)).decode()  # cannot be compressed
+        new = json.dumps([{"kind": "work", "args": {"text": random_text}}] * jobs)
+        priorities = f"'{{{','.join(map(str, PRIORITIES))}}}'"
+        leases = f"'{{{','.join(['1'] * jobs)}}}'"
+        lives: list[tuple[float, float]] = []
+        async with another_session(database, **STABLE_PLAN_SETTINGS) as session:
+            await session.connection.execute("ANALYZE")
+            for _ in range(self.ROUNDS):
+                enqueue = await self.explain(session, "enqueue_jobs", f"'{new}'")
+                ids = await session.connection.fetchval("SELECT array_agg(id)::text FROM awa.ready")
+                claim = await self.explain(
+                    session,
+                    "claim_jobs",
+                    "'default'",
+                    priorities,
+                    "'{0,0,0,0}'",
+                    "500",
+                    "'{work}'",
+                    f"'{OWNER}'",
+                    "'{}'",
+                    "false",
+                )
+                ours = (f"'{ids}'", leases, f"'{OWNER}'")
+                end = await self.explain(session, "complete_jobs", *ours, "NULL", "true", f"{jobs}")
+                delete = await self.explain(session, "delete_completed_jobs", "'0'", "1000")
+                assert await count(session.connection, "SELECT count(*) FROM awa.payloads") == 0
+                drain_bytes = (written(claim, "WAL Bytes") + written(end, "WAL Bytes")) / jobs
+                rest = (enqueue["WAL Bytes"] + written(delete, "WAL Bytes")) / jobs  # its function runs inside a node
+                lives.append((drain_bytes, drain_bytes + rest))
+        drain_bytes, life_bytes = (min(values) for values in zip(*lives, strict=True))
+        print(f"drain: {drain_bytes} bytes, whole life: {life_bytes / size} times the arguments")
+        assert drain_bytes < 1_200  # of the job's row and its index entries
+        assert size < life_bytes < 1.3 * size

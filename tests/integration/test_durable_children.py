@@ -13,7 +13,7 @@ from awa_py import App, Context, State
 from awa_py.maintenance.tasks import one_shot_tasks
 from awa_py.store.session import Session
 from awa_py.worker import parent_waker
-from tests.support import QUICK, count, drain, eventually, seconds, with_settings, working
+from tests.support import QUICK, count, drain, eventually, insert, seconds, with_settings, working
 
 pytestmark = pytest.mark.integration
 
@@ -418,3 +418,13 @@ async def is_waiting(app: App, job_id: int) -> bool:
 
 async def all_ended(session: Session) -> bool:
     return await count(session.connection, UNFINISHED) == 0
+
+
+async def test_cleanup_deletes_results_whose_parent_has_ended(session: Session) -> None:
+    (parent,) = await insert(session, "scheduled", state="waiting", waits="{}")
+    await session.connection.execute(
+        "INSERT INTO awa.kept_results (parent_id, id, kind) VALUES ($1, 8, 'square'), (777, 9, 'square')", parent
+    )
+    await one_shot_tasks(QUICK)["cleanup"].run(session)
+    kept = await session.connection.fetch("SELECT id FROM awa.kept_results")
+    assert [row["id"] for row in kept] == [8]

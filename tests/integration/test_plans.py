@@ -96,6 +96,28 @@ class TestStablePlans:
         assert filters
         assert not any("children_have_ended" in each for each in filters)
 
+    async def test_claim_reads_payloads_by_id(self, big: DedicatedConnection, generic: bool) -> None:
+        root = await plan(big, "claim_jobs", CLAIM, generic=generic)
+        assert scans(root, "payloads") == [("Index Scan", "payloads_pkey")]
+
+    @pytest.mark.parametrize(
+        ("name", "values"), [("delete_stray_payloads", "0, 5000"), ("delete_completed_jobs", "'1 day', 5000")]
+    )
+    async def test_cleanup_finds_payloads_by_id(
+        self, big: DedicatedConnection, generic: bool, name: str, values: str
+    ) -> None:
+        root = await plan(big, name, values, generic=generic)
+        assert {index for _, index in scans(root, "payloads")} == {"payloads_pkey"}
+
+    async def test_cleanup_finds_completed_jobs_with_payloads_by_their_index(
+        self, big: DedicatedConnection, generic: bool
+    ) -> None:
+        root = await plan(big, "delete_completed_jobs", "'1 day', 5000", generic=generic)
+        (found,) = [node for node in nodes(root) if node.get("Subplan Name") == "CTE with_payload"]
+        parts = [node for node in nodes(found) if node.get("Relation Name", "").startswith("completed_2")]
+        assert len(parts) >= 8
+        assert {node["Node Type"] for node in parts} == {"Index Scan"}
+
     @pytest.mark.parametrize("since", ["NULL", "now() - interval '1 s'"])
     async def test_plan_of_the_promotion(self, big: DedicatedConnection, generic: bool, since: str) -> None:
         root = await plan(big, "promote_jobs", f"1000, {since}", generic=generic)

@@ -27,7 +27,8 @@ forgotten AS (DELETE FROM awa.checkpoints WHERE job_id = ANY (ARRAY(SELECT id FR
 results AS (DELETE FROM awa.kept_results WHERE parent_id = ANY (ARRAY(SELECT id FROM ended WHERE cancel_requested_at IS NULL))),
 advanced AS MATERIALIZED (
     SELECT {carried without kind, args, queue, priority, max_attempts, timeout, concurrency_key, concurrency_limit, ordered, rescues, progress},
-           errors, lease, next ->> 'kind' AS kind, next -> 'args' AS args, NULL::jsonb AS progress, 0::smallint AS rescues,
+           errors, lease, next ->> 'kind' AS kind, next -> 'args' AS all_args,
+           CASE WHEN pg_column_size(next -> 'args') <= {max inline bytes} THEN next -> 'args' END AS args, NULL::jsonb AS progress, 0::smallint AS rescues,
            coalesce(next ->> 'queue', (SELECT by_kind FROM routes) ->> (next ->> 'kind'),
                     nullif(next ->> 'default_queue', 'default'), queue) AS queue,
            coalesce((next ->> 'priority')::smallint, priority) AS priority,
@@ -39,6 +40,14 @@ advanced AS MATERIALIZED (
            now() + coalesce((next ->> 'delay')::interval, '0') AS run_at
     FROM (SELECT *, NOT next ? 'concurrency_key' AND kind <> ALL ((SELECT kinds FROM keyed)::text[]) AS keeps_key
           FROM ended WHERE cancel_requested_at IS NULL) AS kept
+),
+payloads AS (
+    INSERT INTO awa.payloads (job_id, args) SELECT id, all_args FROM advanced WHERE args IS NULL
+    ON CONFLICT (job_id) DO UPDATE SET args = excluded.args
+),
+unused_payloads AS (
+    DELETE FROM awa.payloads
+    WHERE job_id = ANY (ARRAY(SELECT id FROM ended WHERE args IS NULL AND id IN (SELECT id FROM advanced WHERE args IS NOT NULL)))
 ),
 made_available AS (
     INSERT INTO awa.ready ({carried}, run_at, errors, attempt, lease)

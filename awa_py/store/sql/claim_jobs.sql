@@ -4,6 +4,7 @@
 -- $5 the kinds that the worker can run · $6 worker id · $7 the kinds whose jobs come with `details`: decoding is expensive
 -- (NULL if Python cannot read the row)
 -- $8 whether to return how long each job was due
+-- `args` is NULL if the job's payload is missing.
 -- `limited`: the queue has limits or jobs with a key behind these positions. If there is no row, see needs_limited_claim.
 --
 -- One scan for each priority keeps the order (priority, pos) and lets LIMIT stop early. ctid = ANY (ARRAY(…)) is always a
@@ -52,7 +53,7 @@ inserted AS (
     FROM deleted
     WHERE (SELECT count(*) FROM durable) >= 0  -- always true: a query that nothing reads is not run
 )
-SELECT id, parent_id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, args::text AS args,
+SELECT id, parent_id, (lease + 1)::int AS lease, kind, (attempt + 1)::smallint AS attempt, {args}::text AS args,
        extract(epoch FROM deadline_at - (SELECT at FROM written))::float8 AS deadline_s, priority, pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - run_at), 0) END AS waited_s,
        details, CASE WHEN details IS NOT NULL THEN (SELECT at FROM written) END AS attempted_at,

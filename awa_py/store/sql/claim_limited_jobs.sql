@@ -5,9 +5,10 @@
 -- Returns the columns of claim_jobs, in no order, and `search`: see awa.claim_within_limits.
 --
 -- The locks are held until the answer is sent. A worker that is frozen at this moment reads only what fits into the network
--- buffers, so the answer is kept small: large jobs come without args and details, which read_claimed_jobs returns.
+-- buffers, so the answer is kept small: jobs that do not fit (`fits`) come without args and details, which read_claimed_jobs
+-- returns.
 SELECT (job).id, (job).parent_id, (job).lease + 1 AS lease, (job).kind, ((job).attempt + 1)::smallint AS attempt,
-       CASE WHEN fits THEN (job).args::text END AS args,
+       fits, CASE WHEN fits THEN args END AS args,
        extract(epoch FROM deadline_at - claimed_at)::float8 AS deadline_s, (job).priority, (job).pos,
        CASE WHEN $8 THEN greatest(date_part('epoch', now() - (job).run_at), 0) END AS waited_s,
        CASE WHEN fits AND with_details THEN json_build_array({details of (job)})::text END AS details,
@@ -17,10 +18,13 @@ SELECT (job).id, (job).parent_id, (job).lease + 1 AS lease, (job).kind, ((job).a
        search
 FROM awa.claim_within_limits($1, $2, $3, $4, $5, $6)
 CROSS JOIN LATERAL (
+    SELECT coalesce((job).args, (SELECT payloads.args FROM awa.payloads WHERE payloads.job_id = (job).id))::text AS args
+) AS read
+CROSS JOIN LATERAL (
     SELECT (job).kind = ANY ($7::text[])
            AND awa.is_readable((job).created_at, (job).run_at, (job).expires_at, (job).timeout)
            AND awa.is_time((job).entered_at) AS with_details,
-           length((job).args::text)
+           coalesce(length(args), 0)
            + CASE WHEN (job).kind = ANY ($7)
                   THEN length(concat((job).errors, (job).metadata, (job).tags, (job).unique_key, (job).concurrency_key,
                                      (job).progress))

@@ -6,7 +6,12 @@ WITH ended AS (
     WHERE id = ANY ($1::bigint[])
       AND lease = ((SELECT jsonb_object($1::bigint[]::text[], $2::int[]::text[])) ->> id::text)::int
       AND worker_id = $3
-    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS result
+    RETURNING *, (SELECT jsonb_object($1::bigint[]::text[], $4::text[])) ->> id::text AS result,
+              parent_id IS NOT NULL  -- the parent may wait for its result
+              OR CASE WHEN $5 THEN NOT EXISTS (SELECT FROM awa.queues
+                                               WHERE name = running.queue AND completed_retention = '0')
+                      ELSE EXISTS (SELECT FROM awa.queues
+                                   WHERE name = running.queue AND completed_retention > '0') END AS is_kept
 ),
 remembered AS (
     DELETE FROM awa.checkpoints WHERE job_id = ANY (ARRAY(SELECT id FROM ended))
@@ -24,9 +29,7 @@ kept AS (
     SELECT {carried}, run_at, errors, attempt, lease, worker_id, attempted_at, result::jsonb,
            ((SELECT by_job FROM folded) ->> id::text)::json
     FROM ended
-    WHERE parent_id IS NOT NULL
-       OR CASE WHEN $5 THEN NOT EXISTS (SELECT FROM awa.queues
-                                        WHERE name = ended.queue AND completed_retention = '0')
-               ELSE EXISTS (SELECT FROM awa.queues WHERE name = ended.queue AND completed_retention > '0') END
-)
+    WHERE is_kept
+),
+payloads AS (DELETE FROM awa.payloads WHERE job_id = ANY (ARRAY(SELECT id FROM ended WHERE args IS NULL AND NOT is_kept)))
 SELECT id FROM ended

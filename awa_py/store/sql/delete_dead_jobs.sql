@@ -15,6 +15,7 @@ WITH deleted AS (
     ))
     RETURNING id
 ),
+payloads AS (DELETE FROM awa.payloads WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 remembered AS (DELETE FROM awa.checkpoints WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 signalled AS (DELETE FROM awa.signals WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 signal_keys AS (DELETE FROM awa.signal_keys WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),

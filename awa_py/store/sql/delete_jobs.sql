@@ -22,6 +22,7 @@ dead AS (
     RETURNING id
 ),
 deleted AS (SELECT id FROM ready UNION ALL SELECT id FROM scheduled UNION ALL SELECT id FROM completed UNION ALL SELECT id FROM dead),
+payloads AS (DELETE FROM awa.payloads WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 remembered AS (DELETE FROM awa.checkpoints WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 signalled AS (DELETE FROM awa.signals WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 signal_keys AS (DELETE FROM awa.signal_keys WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),

@@ -15,6 +15,7 @@ scheduled AS (
     RETURNING id, lease
 ),
 deleted AS (SELECT * FROM ready UNION ALL SELECT * FROM scheduled),
+payloads AS (DELETE FROM awa.payloads WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),
 remembered AS (DELETE FROM awa.checkpoints WHERE job_id = ANY (ARRAY(SELECT id FROM deleted WHERE lease > 0))),
 results AS (DELETE FROM awa.kept_results WHERE parent_id = ANY (ARRAY(SELECT id FROM deleted WHERE lease > 0))),
 signalled AS (DELETE FROM awa.signals WHERE job_id = ANY (ARRAY(SELECT id FROM deleted))),

@@ -1,7 +1,7 @@
 -- Return jobs that this worker has just claimed, with the columns of claim_jobs; see claim_limited_jobs.
 -- $1 ids · $2 the positions that they had · $3 worker id
 -- $4 the kinds whose jobs come with `details` · $5 whether to return how long each job was due
-SELECT id, parent_id, lease, kind, attempt, args::text AS args,
+SELECT id, parent_id, lease, kind, attempt, {args}::text AS args,
        extract(epoch FROM deadline_at - attempted_at)::float8 AS deadline_s, priority, claimed.pos,
        CASE WHEN $5 THEN greatest(date_part('epoch', attempted_at - run_at), 0) END AS waited_s,
        CASE WHEN kind = ANY ($4::text[]) AND awa.is_readable(created_at, run_at, expires_at, timeout)

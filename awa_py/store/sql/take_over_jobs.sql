@@ -30,7 +30,7 @@ FROM (
     FOR UPDATE OF stale SKIP LOCKED
 ) AS chosen
 WHERE r.id = chosen.id AND (SELECT count(*) FROM durable) >= 0
-RETURNING r.id, r.parent_id, r.lease, r.kind, r.attempt, r.args::text AS args,
+RETURNING r.id, r.parent_id, r.lease, r.kind, r.attempt, coalesce(r.args, (SELECT payloads.args FROM awa.payloads WHERE payloads.job_id = r.id))::text AS args,
           extract(epoch FROM r.deadline_at - r.attempted_at)::float8 AS deadline_s, r.priority, 0::bigint AS pos,
           CASE WHEN awa.is_readable(r.created_at, r.run_at, r.expires_at, r.timeout)
                THEN json_build_array({details of r})::text END AS details, r.attempted_at,
