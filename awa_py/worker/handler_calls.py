@@ -5,6 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from json import JSONDecoder
+from types import TracebackType
 from typing import Any
 
 from awa_py.errors import InvalidArguments
@@ -149,12 +150,15 @@ def _with_limit(work: Coroutine[Any, Any, Any], call: Call) -> Coroutine[Any, An
 
 
 async def _run_until(deadline: float, limit_s: float, work: Coroutine[Any, Any, Any]) -> Any:
+    where: TracebackType | None = None
     try:
         async with asyncio.timeout(deadline - time.monotonic()) as timeout:
-            return await work
-    except TimeoutError as error:
+            try:
+                return await work
+            except asyncio.CancelledError as interrupted:
+                where = interrupted.__traceback__  # it shows where the handler waited
+                raise
+    except TimeoutError:
         if timeout.expired():
-            interrupted = error.__cause__  # its traceback shows where the handler waited
-            where = None if interrupted is None else interrupted.__traceback__
             raise HandlerTimeout(f"timed out after {limit_s:.3g} s").with_traceback(where) from None
         raise

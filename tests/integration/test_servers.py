@@ -172,7 +172,8 @@ async def test_missing_database_on_all_hosts_is_a_refusal(database_url: str) -> 
 @pytest.mark.parametrize(
     ("url", "variables", "expected"),
     [
-        ("postgresql://a:b@h1:1,h2:2,[::1]:3/d", {}, [("h1", 1), ("h2", 2), ("::1", 3)]),
+        # an IPv6 address comes first: the URL parser of newer Python versions refuses it elsewhere
+        ("postgresql://a:b@[::1]:3,h1:1,h2:2/d", {}, [("::1", 3), ("h1", 1), ("h2", 2)]),
         ("postgresql://a@h1,h2/d?port=7", {}, [("h1", 5432), ("h2", 5432)]),
         ("postgresql:///d?host=h1,h2&port=1,2", {}, [("h1", 1), ("h2", 2)]),
         ("postgresql:///d?host=/run/x&port=7", {}, ["/run/x/.s.PGSQL.7"]),
