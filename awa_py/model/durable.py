@@ -97,7 +97,7 @@ class Step(DurableCall[T]):
     def retry(self, tries: int, *, base: Duration = DEFAULT_BASE) -> "Step[T]":
         """Try up to `tries` times. The pause begins with `base`, and doubles up to an hour.
 
-        After a long pause, the job goes on in a new attempt; meanwhile it holds no slot.
+        During a long pause the job holds no slot; it goes on in a new attempt.
         """
         if not isinstance(tries, int) or isinstance(tries, bool) or not 1 <= tries <= 1000:
             raise InvalidStep(f'step "{self.name}": retry takes a number of tries from 1 to 1000, not {tries!r}')

@@ -94,7 +94,7 @@ class DurableContext(ABC):
         return self._durable.idempotency_key(name)
 
     def sleep(self, duration: Duration) -> Timer:
-        """Wait. The job holds no slot meanwhile: its handler is called again afterwards."""
+        """Wait without a slot: the handler is called again afterwards."""
         return Timer(self._durable, delay=parse_duration("sleep", duration))
 
     def sleep_until(self, moment: datetime | str, *, timezone: str | None = None) -> Timer:

@@ -78,10 +78,10 @@ class StepErrors:
 
 
 def _has_left(step_error: StepError, end: BaseException) -> bool:
-    """Return whether `end`, which left the handler, is this error, stands for it, or is a group that contains it.
+    """Return whether `end`, which left the handler, is this error, was raised because of it, or contains such a one.
 
-    What the handler raised `from` an error stands for it. What it raised while it handled the error does so only if it
-    made no other call in between: otherwise it had caught the error, and gone on.
+    "Because of it": `from` the error; or while the error was handled, if the handler made no other call in between.
+    Otherwise it had caught the error, and gone on.
     """
     seen: set[int] = set()
     left: list[BaseException | None] = [end]

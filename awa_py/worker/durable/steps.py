@@ -180,7 +180,7 @@ class Steps:
 
 
 async def _limited(step: Step[Any], work: Coroutine[Any, Any, T]) -> T:
-    """Run one try, within its time. Durable calls are refused meanwhile: see `current_step`."""
+    """Run one try, within its time. Durable calls are refused inside it: see `current_step`."""
     token = current_step.set(step.name)
     try:
         if step.options.timeout is None:

@@ -46,7 +46,7 @@ def dump_result(name: str, value: object, converter: Converter, limit: int) -> s
 
 
 def load_result(name: str, text: str | None, converter: Converter) -> Any:
-    """Return what the JSON of a recorded result stands for, or raise InvalidStep if it does not fit the annotation."""
+    """Return the value of a recorded result, or raise InvalidStep if it does not fit the annotation."""
     if text is None:
         return None
     try:
