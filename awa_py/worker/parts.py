@@ -74,7 +74,7 @@ class WorkerParts:
         self.step_threads = StepThreads(worker.concurrency)
         self.transactions = Transactions(database, worker.id)
         self._durable = self._build_durable_services(stopping)
-        self.handler_threads = HandlerThreads(self.in_flight, worker.concurrency)
+        self.handler_threads = HandlerThreads(self.in_flight)
         self._calls = self._build_handler_calls()
         self.executor = Executor(
             registry,

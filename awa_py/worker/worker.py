@@ -192,7 +192,7 @@ class Worker:
             parts.event_log,
             parts.watchdog,
         ]
-        async with running(services):
+        async with running(services), parts.handler_threads:
             self.ready.set()
             try:
                 await self._until_stopped(parts.claim_loop.run(until_idle=until_idle))
@@ -203,7 +203,6 @@ class Worker:
                 await parts.claim_connection.close()
                 parts.rate_limiter.stop_retrying()
                 await self._drain(parts)
-                parts.handler_threads.close()
                 await parts.close_durable()
                 await parts.rate_limiter.close()
                 await parts.rate_limit_connection.close()

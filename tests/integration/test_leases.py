@@ -151,14 +151,11 @@ class TestStart:
     async def test_thread_that_starts_late_does_not_call_the_handler(self) -> None:
         in_flight = InFlightJobs({"default": 1}, 1)
         in_flight.lease_s = 10.0
-        threads = HandlerThreads(in_flight, 1)
         call: Any = SimpleNamespace(renewed_at=0.0, stop=None)
         called: list[bool] = []
-        try:
+        async with HandlerThreads(in_flight) as threads:
             with pytest.raises(LeaseExpired):
                 await threads.run(lambda: called.append(True), call)
-        finally:
-            threads.close()
         assert called == []
 
 
