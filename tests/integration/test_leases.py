@@ -132,7 +132,8 @@ class TestStart:
             async with working(app):
                 waits = (
                     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'awa claims' "
-                    "AND wait_event_type = 'Lock' AND query_start < now() - interval '2 seconds'"
+                    "AND datname = current_database() AND wait_event_type = 'Lock' "
+                    "AND query_start < now() - interval '2 seconds'"
                 )
                 await eventually(lambda: count(session.connection, waits))
                 await lock.rollback()
