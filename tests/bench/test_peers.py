@@ -6,7 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from awa_py.connections import Connection
 from tests.bench.peers.configs import CONTENDERS
+from tests.bench.peers.contenders import limit
 from tests.bench.peers.harness import Run
 from tests.bench.peers.kit.statistics import latencies, thirds
 from tests.bench.peers.plan import WORKLOADS, cases
@@ -89,6 +91,15 @@ def test_failed_run_is_named_and_not_counted(tmp_path: Path) -> None:
 
 def test_all_contenders_run_the_drain() -> None:
     assert {case.contender for case in cases("drain")} == set(CONTENDERS) - {"awa-connections"}
+
+
+async def test_claim_of_the_limit_reads_the_index_of_jobs_in_order(connection: Connection) -> None:
+    carried = await connection.fetchval(limit.CARRIED)
+    await connection.execute("SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan")
+    await connection.execute(f"PREPARE claim (bigint, int, uuid) AS {limit.CLAIM.format(carried=carried)}")
+    plan = "\n".join(row[0] for row in await connection.fetch("EXPLAIN EXECUTE claim (0, 500, gen_random_uuid())"))
+    assert "Index Scan using ready_order" in plan
+    assert "Sort" not in plan
 
 
 def test_latency_is_negative_if_the_worker_is_faster() -> None:

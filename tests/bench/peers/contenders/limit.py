@@ -26,10 +26,12 @@ BATCH_SIZE = 500
 MAX_QUEUED_BATCHES = 4
 CURSOR_SLACK = 2000
 
+# Without the condition on the key, no index has the order: each claim would read and sort the whole table.
 CLAIM = """
     WITH gone AS (
         DELETE FROM awa.ready WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM awa.ready WHERE queue = 'default' AND priority = 2 AND pos > $1
+            SELECT ctid FROM awa.ready
+            WHERE queue = 'default' AND priority = 2 AND pos > $1 AND concurrency_key IS NULL
             ORDER BY pos LIMIT $2 FOR UPDATE SKIP LOCKED))
         RETURNING *
     ),
