@@ -11,16 +11,25 @@ from .temporary_schema import QUEUE
 
 APP = "awa_cli.bench.jobs:app"
 # It must also be the leader, because the first tasks of a new leader would disturb the measurement.
-IS_READY = "SELECT EXISTS (SELECT FROM awa.workers) AND EXISTS (SELECT FROM awa.leader WHERE worker_id IS NOT NULL)"
+IS_READY = """
+    SELECT (SELECT count(*) FROM awa.workers) >= $1 AND EXISTS (SELECT FROM awa.leader WHERE worker_id IS NOT NULL)
+"""
 
 
-def start_bench_worker(database: Database) -> AbstractContextManager[WorkerProcess]:
-    return start_worker(database, [APP, "-q", QUEUE], {})
+def start_bench_worker(
+    database: Database, *, processes: int = 1, concurrency: int | None = None
+) -> AbstractContextManager[WorkerProcess]:
+    arguments = [APP, "-q", QUEUE, "--processes", str(processes)]
+    if concurrency is not None:
+        arguments += ["--concurrency", str(concurrency)]
+    return start_worker(database, arguments, {})
 
 
-async def wait_until_ready(worker: WorkerProcess, connection: Connection, database: Database) -> None:
+async def wait_until_ready(
+    worker: WorkerProcess, connection: Connection, database: Database, *, processes: int = 1
+) -> None:
     async def is_ready() -> bool:
-        return bool(await connection.fetchval(database.schema.qualify(IS_READY)))
+        return bool(await connection.fetchval(database.schema.qualify(IS_READY), processes))
 
     async def is_stopped() -> bool:
         await asyncio.sleep(POLL_INTERVAL_S)

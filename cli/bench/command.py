@@ -17,16 +17,22 @@ from .options import (
     Discard,
     EnqueuedJobs,
     Failing,
+    HandlerMs,
     Jobs,
+    MaxWorkers,
     Mode,
     ModeOption,
     Pinned,
+    Processes,
     Producers,
+    Queues,
     Quick,
     Rate,
     Rounds,
     Scheduled,
     Seconds,
+    Sync,
+    Unique,
     WithWorker,
 )
 from .report import Report, show_all, show_one
@@ -68,7 +74,12 @@ def drain(
     env: Environment,
     jobs: Jobs = 20_000,
     concurrency: Concurrency = None,
+    processes: Processes = None,
+    queues: Queues = 1,
+    max_workers: MaxWorkers = None,
     argument_bytes: ArgumentBytes = 0,
+    handler_ms: HandlerMs = 0,
+    sync: Sync = False,
     batch: Batch = False,
     discard: Discard = False,
     pinned: Pinned = False,
@@ -76,7 +87,7 @@ def drain(
     scheduled: Scheduled = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how fast one worker empties a full queue.
+    """Measure how fast a worker empties a full queue.
 
     The time runs from the first handler's start until all outcomes are durable. The rate of each third is shown, too.
     """
@@ -88,7 +99,12 @@ def drain(
             bench,
             jobs=jobs,
             concurrency=concurrency,
+            processes=processes,
+            queues=queues,
+            max_workers=max_workers,
             argument_bytes=argument_bytes,
+            handler_ms=handler_ms,
+            sync=sync,
             batch=batch,
             discard=discard,
             pinned=pinned,
@@ -105,6 +121,7 @@ def enqueue(
     mode: ModeOption = Mode.ONE,
     jobs: EnqueuedJobs = None,
     argument_bytes: ArgumentBytes = 0,
+    unique: Unique = False,
     producers: Producers = 32,
     worker: WithWorker = False,
     as_json: JsonOption = False,
@@ -119,6 +136,7 @@ def enqueue(
             mode=mode,
             jobs=jobs or DEFAULT_JOBS[mode],
             argument_bytes=argument_bytes,
+            unique=unique,
             producers=producers,
             worker=worker,
         )

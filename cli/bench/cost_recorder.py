@@ -94,7 +94,7 @@ class CostRecorder:
         self._wal = await self._prepare_wal()
 
     async def start(self, *children: int) -> None:
-        """Begin to record. The CPU time of these child processes counts as the client's."""
+        """Begin to record. The CPU time of these processes and their children counts as the client's."""
         self._children = children
         self._counters_before = await self._read_stable_counters()
         self._usage_before = await self._read_usage()
@@ -171,7 +171,7 @@ class CostRecorder:
         if self._wal is not None:
             self._own_transactions += 1
             wal = await self._wal.fetchval()
-        client = [time.process_time_ns(), *map(cpu.used_ns, self._children)]
+        client = [time.process_time_ns(), *map(cpu.used_with_children_ns, self._children)]
         return Usage(
             wal_bytes=wal,
             client_ns=None if None in client else sum(filter(None, client)),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count, islice
 
 from awa_py.client import POOL_SIZE
 from awa_py.connections import Connection
@@ -15,7 +16,7 @@ from .jobs import app, nothing
 from .options import Mode
 from .report import Report
 from .temporary_schema import temporary_schema
-from .workload import Bench, batches, random_argument, run_concurrently, warm_up_sessions
+from .workload import Bench, batch_size, batches, random_argument, run_concurrently, warm_up_sessions
 
 PER_TRANSACTION = 100
 WARM_UP_JOBS = 30
@@ -24,10 +25,12 @@ WARM_UP_JOBS = 30
 class Producer:
     """Enqueue jobs and count them."""
 
-    def __init__(self, connection: Connection, producers: int, argument: dict[str, str]) -> None:
+    def __init__(self, connection: Connection, producers: int, argument: dict[str, str], *, unique: bool) -> None:
         self._connection = connection
         self._producers = producers
         self._argument = argument
+        self._job = nothing.options(unique=True) if unique else nothing
+        self._numbers = count()  # never the same twice, so that no job is a duplicate
         self.count = 0
 
     def method(self, mode: Mode) -> Callable[[int], Awaitable[None]]:
@@ -40,23 +43,24 @@ class Producer:
         }[mode]
 
     async def one_by_one(self, jobs: int) -> None:
-        for n in range(jobs):
-            await nothing.enqueue(n=n, **self._argument)
+        for n in islice(self._numbers, jobs):
+            await self._job.enqueue(n=n, **self._argument)
             self.count += 1
 
     async def in_transactions(self, jobs: int) -> None:
         """Enqueue on the caller's own connection, as an application does with its other writes."""
         for numbers in batches(jobs, PER_TRANSACTION):
             async with self._connection.transaction():
-                inside = nothing.options(connection=self._connection)
-                for n in numbers:
+                inside = self._job.options(connection=self._connection)
+                for n in islice(self._numbers, len(numbers)):
                     await inside.enqueue(n=n, **self._argument)
             self.count += len(numbers)
 
     async def in_bulk(self, jobs: int) -> None:
         """Enqueue many jobs per call. The time includes the creation of the job objects."""
-        for numbers in batches(jobs):
-            await app.enqueue_many([nothing.new(n=n, **self._argument) for n in numbers])
+        for numbers in batches(jobs, batch_size(len(self._argument.get("text", "")))):
+            new = (self._job.new(n=n, **self._argument) for n in islice(self._numbers, len(numbers)))
+            await app.enqueue_many(list(new))
             self.count += len(numbers)
 
     async def concurrently(self, jobs: int) -> None:
@@ -65,13 +69,20 @@ class Producer:
 
 
 async def enqueue(
-    bench: Bench, *, mode: Mode, jobs: int, argument_bytes: int = 0, producers: int = 1, worker: bool = False
+    bench: Bench,
+    *,
+    mode: Mode,
+    jobs: int,
+    argument_bytes: int = 0,
+    unique: bool = False,
+    producers: int = 1,
+    worker: bool = False,
 ) -> Report:
     """Enqueue jobs. They are executed only if `worker` is set."""
     is_concurrent = mode is Mode.PRODUCERS
     async with temporary_schema(bench.url) as database, recording_costs(database) as recorder:
         with _optional_worker(database, wanted=worker) as process:
-            async with _producer(database, producers, random_argument(argument_bytes)) as producer:
+            async with _producer(database, producers, random_argument(argument_bytes), unique=unique) as producer:
                 send = producer.method(mode)
                 with bench.progress.bar("warm up"):
                     if process is not None:
@@ -89,6 +100,7 @@ async def enqueue(
     options = {
         "mode": mode.value,
         "argument_bytes": argument_bytes,
+        "unique": unique,
         "producers": is_concurrent and producers,
         "worker": worker,
     }
@@ -103,12 +115,14 @@ async def enqueue(
 
 
 @asynccontextmanager
-async def _producer(database: Database, producers: int, argument: dict[str, str]) -> AsyncIterator[Producer]:
+async def _producer(
+    database: Database, producers: int, argument: dict[str, str], *, unique: bool
+) -> AsyncIterator[Producer]:
     app.connect_to(database)
     connection = await database.connect("client")
     try:
         async with app:
-            yield Producer(connection, producers, argument)
+            yield Producer(connection, producers, argument, unique=unique)
     finally:
         await connection.close()
 

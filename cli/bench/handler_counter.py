@@ -9,8 +9,10 @@ from itertools import pairwise
 class HandlerCounter:
     """The only code inside the measured loop: an addition and two comparisons per handler call."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """`loop`: the event loop that waits for `total_reached`, if handlers run in threads."""
         self.total = total
+        self._loop = loop
         self.count = 0
         self.total_reached = asyncio.Event()
         self._thirds = [-(-total // 3), -(-2 * total // 3), total]
@@ -42,6 +44,8 @@ class HandlerCounter:
             self._thirds.pop(0)
             if self._thirds:
                 self._times.append((min(self.count, self.total), now))
-            else:
+            elif self._loop is None:
                 self.total_reached.set()
+            else:
+                self._loop.call_soon_threadsafe(self.total_reached.set)
         self._next_third = self._thirds[0] if self._thirds else math.inf

@@ -49,6 +49,19 @@ Concurrency = Annotated[
 ArgumentBytes = Annotated[
     int, _number("--argument-bytes", "Give each job an argument of this many random characters.", min=0, max=10_000_000)
 ]
+HandlerMs = Annotated[
+    int, _number("--handler-ms", "Let each handler wait for this many milliseconds.", min=0, max=60_000)
+]
+Sync = Annotated[bool, _flag("--sync", "Use a sync handler, which runs in a thread.")]
+Processes = Annotated[
+    int | None,
+    _number("--processes", "Run the jobs in `awa worker` with this many processes, not in this process.", max=64),
+]
+Queues = Annotated[int, _number("--queues", "Number of queues that share the jobs.", max=10_000)]
+MaxWorkers = Annotated[
+    int | None, _number("--max-workers", "Give the queue this max_workers. Default: no limit.", max=1_000_000)
+]
+Unique = Annotated[bool, _flag("--unique", "Give each job a unique key.")]
 Batch = Annotated[bool, _flag("--batch", "Use a batch handler: up to 500 jobs per call.")]
 Discard = Annotated[bool, _flag("--discard", "Delete jobs when they complete, instead of keeping them.")]
 Pinned = Annotated[bool, _flag("--pinned", "Hold an old snapshot open, as a forgotten transaction does.")]

@@ -43,14 +43,18 @@ class Report:
     @property
     def name(self) -> str:
         """Return the arguments that run the workload, e.g. `enqueue --mode bulk`."""
-        options = (f"--{name}" if value is True else f"--{name} {value}" for name, value in self.options.items())
-        return " ".join([self.workload, *options])
+        flags = ((f"--{name.replace('_', '-')}", value) for name, value in self.options.items())
+        return " ".join([self.workload, *(flag if value is True else f"{flag} {value}" for flag, value in flags)])
 
     @property
     def label(self) -> str:
-        """Return a short name for the table, e.g. `enqueue bulk`."""
-        words = (name if value is True else value for name, value in self.options.items())
-        return " ".join([self.workload, *(word for word in words if isinstance(word, str))])
+        """Return a short name for the table, e.g. `enqueue bulk` or `drain queues`, without rates and durations."""
+        words = (
+            value if isinstance(value, str) else name.replace("_", " ")
+            for name, value in self.options.items()
+            if isinstance(value, str | int) and value is not False
+        )
+        return " ".join(dict.fromkeys([self.workload, *words]))
 
 
 def percentiles(values_ms: Sequence[float]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """All workloads, one after the other: `awa bench all`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 import typer
 
@@ -10,7 +11,7 @@ from awa_py.errors import AwaError, DatabaseUnavailable
 from .drain import drain
 from .enqueue import enqueue
 from .latency import latency, steady
-from .options import DEFAULT_JOBS
+from .options import DEFAULT_JOBS, Mode
 from .punctuality import punctuality
 from .report import Report
 from .retries import retries
@@ -18,6 +19,18 @@ from .workload import Bench
 
 PRODUCERS = 32
 QUICK_DIVISOR = 10
+DRAINS: Sequence[dict[str, Any]] = (
+    {},
+    {"batch": True},
+    {"discard": True},
+    {"pinned": True},
+    {"argument_bytes": 10_000},
+    {"handler_ms": 5},
+    {"sync": True},
+    {"processes": 2},
+    {"queues": 200},
+    {"max_workers": 100},
+)
 
 
 async def run_all(bench: Bench, *, quick: bool) -> tuple[list[Report], int]:
@@ -37,14 +50,17 @@ async def run_all(bench: Bench, *, quick: bool) -> tuple[list[Report], int]:
 def workloads(*, quick: bool) -> dict[str, Callable[[Bench], Awaitable[Report]]]:
     divisor = QUICK_DIVISOR if quick else 1
     return {
-        "drain": partial(drain, jobs=20_000 // divisor),
-        "drain --batch": partial(drain, jobs=20_000 // divisor, batch=True),
-        "drain --discard": partial(drain, jobs=20_000 // divisor, discard=True),
-        "drain --pinned": partial(drain, jobs=20_000 // divisor, pinned=True),
+        **{
+            " ".join(["drain", *(f"--{name.replace('_', '-')}" for name in options)]): partial(
+                drain, jobs=20_000 // divisor, **options
+            )
+            for options in DRAINS
+        },
         **{
             f"enqueue --mode {mode}": partial(enqueue, mode=mode, jobs=jobs // divisor, producers=PRODUCERS)
             for mode, jobs in DEFAULT_JOBS.items()
         },
+        "enqueue --unique": partial(enqueue, mode=Mode.ONE, jobs=DEFAULT_JOBS[Mode.ONE] // divisor, unique=True),
         "latency": partial(latency, jobs=300 // divisor),
         "steady": partial(steady, rate=500.0, seconds=10.0 / divisor),
         "punctuality": partial(punctuality, jobs=200 // divisor),

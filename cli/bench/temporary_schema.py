@@ -17,6 +17,7 @@ from awa_py.db.schema import Schema
 from awa_py.errors import AwaError
 from awa_py.maintenance.cleanup import DAYS_AHEAD
 from awa_py.store.partitions import create_day_partitions
+from awa_py.store.queues import pause_queue, set_queue
 from awa_py.store.session import Session
 from awa_py.text import describe
 
@@ -60,6 +61,17 @@ async def insert_other_jobs(database: Database, *, completed: int, scheduled: in
         for statement, rows in ((INSERT_COMPLETED, completed), (INSERT_SCHEDULED, scheduled)):
             if rows:
                 await connection.execute(database.schema.qualify(statement), rows)
+
+
+async def limit_queue(database: Database, max_workers: int) -> None:
+    async with _connect(database) as connection:
+        await set_queue(Session(connection, database.schema), QUEUE, {"max_workers": max_workers})
+
+
+async def hold_queue(database: Database, *, held: bool) -> None:
+    """Pause the queue, or resume it."""
+    async with _connect(database) as connection:
+        await pause_queue(Session(connection, database.schema), QUEUE, paused=held)
 
 
 async def vacuum(database: Database) -> None:

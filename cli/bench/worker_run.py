@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from awa_py.app import App
@@ -16,7 +17,7 @@ from .cost_recorder import CostRecorder, recording_costs
 from .costs import Costs, ServerSettings
 from .handler_counter import HandlerCounter
 from .temporary_schema import QUEUE, pinned_snapshot, vacuum
-from .workload import Bench, batches
+from .workload import Bench, batch_size, batches
 
 POLL_INTERVAL_S = 0.001
 TIMEOUT_S = 60.0
@@ -28,23 +29,31 @@ class WorkerRun:
     """One measurement of an app whose handlers increment a counter."""
 
     def __init__(
-        self, bench: Bench, app: App, counter: HandlerCounter, *, jobs: int, concurrency: int | None = None
+        self,
+        bench: Bench,
+        app: App,
+        counter: HandlerCounter,
+        *,
+        jobs: int,
+        concurrency: int | None = None,
+        queues: Sequence[str] = (QUEUE,),
     ) -> None:
         self._bench = bench
         self._app = app
         self._counter = counter
         self._jobs = jobs
         self._concurrency = concurrency
+        self._queues = queues
 
-    async def measure(self, label: str, new: Callable[[int], NewJob], *, pinned: bool = False) -> "RunResult":
+    async def measure(
+        self, label: str, new: Callable[[int], NewJob], *, pinned: bool = False, argument_bytes: int = 0
+    ) -> "RunResult":
         """Enqueue and vacuum first, then start the worker."""
         database, counter = self._app.database, self._counter
-        await self._enqueue(new)
-        with self._bench.progress.bar("vacuum"):
-            await vacuum(database)
+        await fill_queue(self._bench, self._app, new, jobs=self._jobs, argument_bytes=argument_bytes)
         gc.collect()
         async with recording_costs(database) as recorder:
-            async with _pinned_if(pinned, database):
+            async with pinned_if(pinned, database):
                 await recorder.start()
                 async with self._worker() as running:
                     with self._bench.progress.bar(label, counter.total, lambda: counter.count):
@@ -52,22 +61,14 @@ class WorkerRun:
                     ended = await recorder.wait_until_empty(poll_interval_s=POLL_INTERVAL_S, timeout_s=TIMEOUT_S)
                     await recorder.stop()
             costs = await recorder.costs(self._jobs)
-            await self._check_completed(recorder)
-            return RunResult(counter, ended, costs, recorder.server)
-
-    async def _enqueue(self, new: Callable[[int], NewJob]) -> None:
-        sent = 0
-        with self._bench.progress.bar("enqueue", self._jobs, lambda: sent):
-            async with self._app as app:
-                for numbers in batches(self._jobs):
-                    await app.enqueue_many([new(n) for n in numbers])
-                    sent += len(numbers)
+            await check_completed(self._app, recorder, self._jobs)
+            return RunResult(counter.seconds(ended), counter.thirds(ended), costs, recorder.server)
 
     @asynccontextmanager
     async def _worker(self) -> "AsyncIterator[asyncio.Task[None]]":
         """Run the app's worker, which is also the leader."""
         options: dict[str, Any] = {} if self._concurrency is None else {"concurrency": self._concurrency}
-        worker = self._app.worker([QUEUE], **options)
+        worker = self._app.worker(list(self._queues), **options)
         running = asyncio.create_task(worker.run(), name="awa worker")
         try:
             yield running
@@ -75,29 +76,42 @@ class WorkerRun:
             worker.stop()
             await running
 
-    async def _check_completed(self, recorder: CostRecorder) -> None:
-        """Raise AwaError unless all jobs were completed: the result would mean nothing."""
-        schema = self._app.database.schema
-        left = await recorder.connection.fetchval(schema.qualify(COUNT_LEFT))
-        completed = await recorder.connection.fetchval(schema.qualify(COUNT_COMPLETED))
-        if left or (self._app.settings.completed_retention and completed != self._jobs):
-            raise AwaError(f"{completed} of {self._jobs} jobs completed and {left} did not: this run has no result")
 
-
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """The times and the costs of a run."""
 
-    def __init__(self, counter: HandlerCounter, ended: float, costs: Costs, server: ServerSettings) -> None:
-        self.seconds = counter.seconds(ended)
-        self.thirds = counter.thirds(ended)
-        self.costs = costs
-        self.server = server
+    seconds: float
+    thirds: list[float | None]
+    costs: Costs
+    server: ServerSettings
 
     def per_second(self, count: int) -> float:
         return round(count / self.seconds, 1)
 
 
-def _pinned_if(pinned: bool, database: Database) -> AbstractAsyncContextManager[None]:
+async def fill_queue(bench: Bench, app: App, new: Callable[[int], NewJob], *, jobs: int, argument_bytes: int) -> None:
+    """Enqueue the jobs of a run, and vacuum."""
+    sent = 0
+    with bench.progress.bar("enqueue", jobs, lambda: sent):
+        async with app:
+            for numbers in batches(jobs, batch_size(argument_bytes)):
+                await app.enqueue_many([new(n) for n in numbers])
+                sent += len(numbers)
+    with bench.progress.bar("vacuum"):
+        await vacuum(app.database)
+
+
+async def check_completed(app: App, recorder: CostRecorder, jobs: int) -> None:
+    """Raise AwaError unless all jobs were completed: the result would mean nothing."""
+    schema = app.database.schema
+    left = await recorder.connection.fetchval(schema.qualify(COUNT_LEFT))
+    completed = await recorder.connection.fetchval(schema.qualify(COUNT_COMPLETED))
+    if left or (app.settings.completed_retention and completed != jobs):
+        raise AwaError(f"{completed} of {jobs} jobs completed and {left} did not: this run has no result")
+
+
+def pinned_if(pinned: bool, database: Database) -> AbstractAsyncContextManager[None]:
     return pinned_snapshot(database) if pinned else nullcontext()
 
 

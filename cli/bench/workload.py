@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-import os
+import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from ..progress import Progress
 from .cost_recorder import REPORT_INTERVAL_S
 
 BATCH_SIZE = 10_000  # jobs per call of enqueue_many
+BATCH_BYTES = 20_000_000  # of arguments in a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,15 @@ def batches(total: int, size: int = BATCH_SIZE) -> list[range]:
     return [range(first, min(first + size, total)) for first in range(0, total, size)]
 
 
+def batch_size(argument_bytes: int) -> int:
+    """Return the number of jobs per call for arguments of this size."""
+    return max(1, min(BATCH_SIZE, BATCH_BYTES // max(1, argument_bytes)))
+
+
 def random_argument(characters: int) -> dict[str, str]:
-    """Return the argument `text`, which cannot be compressed; nothing if it would be empty."""
-    return {"text": base64.b64encode(os.urandom(characters)).decode()[:characters]} if characters else {}
+    """Return the argument `text`, which cannot be compressed and is the same in each run; nothing if it is empty."""
+    digests = (hashlib.sha256(str(number).encode()).digest() for number in range(characters // 32 + 1))
+    return {"text": base64.b64encode(b"".join(digests)).decode()[:characters]} if characters else {}
 
 
 async def warm_up_sessions(enqueue: Callable[[int], Awaitable[object]], *, jobs: int, sessions: int = 1) -> None:

@@ -45,6 +45,12 @@ VARIANT = (
 WORKLOADS = [
     (("drain", "--jobs", "1500", "--batch"), RATES | {"thirds"}),
     (("drain", "--jobs", "300", *VARIANT), RATES | {"thirds"}),
+    (("drain", "--jobs", "300", "--sync", "--handler-ms", "2"), RATES | {"thirds"}),
+    (("drain", "--jobs", "300", "--queues", "20", "--handler-ms", "2"), RATES | {"thirds"}),
+    (("drain", "--jobs", "300", "--max-workers", "3"), RATES | {"thirds"}),
+    (("drain", "--jobs", "300", "--processes", "2", "--concurrency", "9"), RATES | {"thirds"}),
+    (("enqueue", "--unique", "--jobs", "200"), RATES),
+    (("enqueue", "--unique", "--mode", "bulk", "--jobs", "500"), RATES),
     (("enqueue", "--mode", "bulk", "--jobs", "500"), RATES),
     (("enqueue", "--mode", "producers", "--jobs", "200", "--producers", "8", "--worker"), RATES),
     (("latency", "--jobs", "10"), PERCENTILES),

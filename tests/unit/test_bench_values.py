@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from awa_cli.bench import cpu, suite
 from awa_cli.bench.costs import Costs, ServerSettings
+from awa_cli.bench.drain import DrainOptions
 from awa_cli.bench.handler_counter import HandlerCounter
 from awa_cli.bench.latency import arrivals
 from awa_cli.bench.report import Report, percentiles, show_all, show_one
-from awa_cli.bench.workload import Bench, batches
+from awa_cli.bench.workload import Bench, batch_size, batches, random_argument
 from awa_cli.progress import Progress, line
 
 from awa_py.errors import ConfigError
@@ -174,6 +175,44 @@ class TestReport:
         assert shown["thirds"].strip() == "13,000, ?, 14,000 jobs/s"
         assert shown["CPU per job"].strip() == "client 17 µs, server 40 µs"
         assert "fsync on, synchronous_commit off" in shown["server"]
+
+    def test_name_of_a_workload_repeats_its_options(self) -> None:
+        assert report("drain", {}, max_workers=7, sync=True).name == "drain --max-workers 7 --sync"
+
+    def test_label_of_a_workload_leaves_values_out(self) -> None:
+        assert report("drain", {}, argument_bytes=1000, sync=True).label == "drain argument bytes sync"
+        assert report("enqueue", {}, mode="producers", producers=32).label == "enqueue producers"
+
+
+class TestDrainOptions:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"batch": True, "sync": True},
+            {"processes": 2, "sync": True},
+            {"processes": 2, "queues": 2},
+            {"processes": 2, "discard": True},
+            {"max_workers": 1, "queues": 2},
+        ],
+    )
+    def test_options_that_exclude_each_other_are_refused(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="--"):
+            DrainOptions(**options)
+
+    def test_report_names_only_options_that_were_chosen(self) -> None:
+        assert DrainOptions(queues=3, sync=True).as_shown() == {"queues": 3, "sync": True}
+
+
+class TestArgument:
+    def test_argument_has_the_wanted_length_and_is_the_same_in_each_run(self) -> None:
+        assert {len(random_argument(size)["text"]) for size in (1, 31, 32, 33, 1000)} == {1, 31, 32, 33, 1000}
+        assert random_argument(100) == random_argument(100)
+        assert random_argument(0) == {}
+
+    def test_large_arguments_are_enqueued_in_smaller_calls(self) -> None:
+        assert batch_size(0) == batch_size(1_000) == 10_000
+        assert batch_size(100_000) == 200
+        assert batch_size(10**9) == 1
 
 
 class TestCpu:
