@@ -2,6 +2,7 @@
 
 A complete run (all workloads, all contenders, at least three rounds) writes docs/benchmarks.md and docs/benchmarks/.
 Any other run writes the same files under .bench/report/, so that its results are not mistaken for the published ones.
+With --add, a run of all contenders replaces the published results of its workloads, and the page says when they ran.
 """
 
 import argparse
@@ -20,17 +21,18 @@ from tests.bench.peers.report import write_report
 from tests.bench.peers.results import Results, describe_environment, load
 
 DOCS = ROOT / "docs"
+STORED = DOCS / "benchmarks" / "results.json"
 MIN_ROUNDS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse_arguments(arguments)
     if options.report:
-        write_report(load(DOCS / "benchmarks" / "results.json"), DOCS)
+        write_report(load(STORED), DOCS)
         return 0
     complete = not options.quick and options.rounds >= MIN_ROUNDS
     complete = complete and set(options.workloads) == set(WORKLOADS) and set(options.contenders) == set(CONTENDERS)
-    folder = DOCS if complete else BENCH / "report"
+    folder = DOCS if complete or options.add else BENCH / "report"
     skipped = prepare_all(CONTENDERS[name] for name in options.contenders)
     with server(options.database_url) as url:
         results = Results(
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(_progress(run, options.rounds), flush=True)
                 results.runs.append(run)
                 results.save(BENCH / "results.json")  # keep the results of a long run if it is interrupted
-    write_report(results, folder)
+    write_report(load(STORED).with_added(results, options.workloads) if options.add else results, folder)
     print(f"written: {_relative(folder / 'benchmarks.md')}")
     # A failed peer is named in the report; a failure of awa is also an exit code.
     own_runs = [run for run in results.runs if not CONTENDERS[run.key.partition(":")[0]].is_peer]
@@ -78,7 +80,11 @@ def _parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--database-url", help="a server to use instead of an embedded one; databases come and go there"
     )
     parser.add_argument("--report", action="store_true", help="write the report again from the stored results")
-    return parser.parse_args(arguments)
+    parser.add_argument("--add", action="store_true", help="put the results of these workloads on the published page")
+    chosen = parser.parse_args(arguments)
+    if chosen.add and (chosen.quick or set(chosen.contenders) != set(CONTENDERS)):
+        parser.error("--add publishes the results: leave out --quick and --contenders")
+    return chosen
 
 
 def _relative(path: Path) -> str:

@@ -9,7 +9,7 @@ from tests.bench.peers.plan import Case
 
 AWA = ROOT / ".venv" / "bin" / "awa"
 KIT_WORKLOADS = ("latency", "steady")  # they depend on how they are measured, so awa uses the same code as its peers
-FLAGS = ("batch", "discard", "pinned", "worker")
+FLAGS = ("batch", "discard", "pinned", "sync", "unique", "worker")
 
 
 def command(case: Case, url: str) -> list[str]:
@@ -33,10 +33,11 @@ def _options(case: Case) -> list[str]:
     """Return the parameters as options of `awa bench`."""
     options = []
     for name, value in case.params.items():
+        flag = f"--{name.replace('_', '-')}"
         if name not in FLAGS:
-            options += [f"--{name}", str(value)]
+            options += [flag, str(value)]
         elif value:
-            options.append(f"--{name}")
+            options.append(flag)
     if case.params.get("mode") == "producers":
         options += ["--producers", "32"]
     return options

@@ -73,8 +73,9 @@ CONTENDERS = {
             package="graphile-worker",
             extra={"tuned": True},
             configuration=(
-                "`concurrentJobs` 24, `localQueue.size` 5,000 (also the size of a claim), `completeJobBatchDelay` and "
-                "`failJobBatchDelay` 25 ms, a pool of 10. Finished jobs are deleted: it has no history."
+                "`concurrentJobs` 24, `localQueue.size` 5,000 (also the size of a claim; at most a twentieth of the "
+                "jobs of a drain), `completeJobBatchDelay` and `failJobBatchDelay` 25 ms, a pool of 10. Finished jobs "
+                "are deleted: it has no history."
             ),
         ),
         ContenderConfig(

@@ -1,6 +1,7 @@
 """Parts of a report in Markdown: tables, numbers, the environment, the targets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tests.bench.peers.results import Results
 from tests.bench.peers.targets import Target
@@ -16,10 +17,27 @@ def environment_line(results: Results) -> str:
     runtimes = ", ".join(f"{name.capitalize()} {version}" for name, version in environment["runtimes"].items())
     quick_note = "\n\n**A quick run: a tenth of the jobs. These numbers show that it works, not how fast it is.**"
     return (
-        f"Measured {environment['date']} at {environment['awa'] or 'an unknown commit'}: {environment['cores']} cores "
+        f"Measured {_date(environment)}: {environment['cores']} cores "
         f"({environment['processor']}) shared with PostgreSQL {server['version']} ({settings}), "
-        f"{environment['memory_gib']} GiB, {environment['system']}, {runtimes}." + (quick_note if results.quick else "")
+        f"{environment['memory_gib']} GiB, {environment['system']}, {runtimes}."
+        + (quick_note if results.quick else "")
+        + "".join(f"\n\n{line}" for line in _added(results))
     )
+
+
+def _added(results: Results) -> Iterator[str]:
+    """Say which workloads were run later, and when: rates of different runs cannot be compared."""
+    runs: dict[str, list[str]] = {}
+    for workload, facts in results.added.items():
+        server = facts["environment"]["postgresql"]["version"]
+        when = f"{_date(facts['environment'])} with PostgreSQL {server}, rounds: {facts['rounds']}"
+        runs.setdefault(when, []).append(workload)
+    for when, workloads in runs.items():
+        yield f"Measured {when}: {', '.join(workloads)}."
+
+
+def _date(environment: dict[str, Any]) -> str:
+    return f"{environment['date']} at {environment['awa'] or 'an unknown commit'}"
 
 
 def target_table(targets: Sequence[Target]) -> str:

@@ -4,6 +4,7 @@ The number of jobs differs between contenders, so that a run takes at least a se
 minute for a slow one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,11 +56,39 @@ ONE_JOBS = {"awa": 4_000, "limit": 4_000, "pgqueuer": 2_000, "awa-pg": 500}
 PRODUCER_JOBS = {"awa": 20_000, "limit": 10_000, "pgqueuer": 4_000, "awa-pg": 1_000}
 CLIENTS = ("awa", "limit", "graphile", "pgqueuer", "pg-boss", "awa-pg", "chancy", "procrastinate")
 WORKERS = tuple(name for name in CLIENTS if name != "limit")
+# Node runs handlers in one thread, and awa-pg takes only coroutines.
+THREADED = ("awa", "pgqueuer", "chancy", "procrastinate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """A drain of other jobs, in other queues, or by other workers."""
+
+    params: dict[str, Any]
+    contenders: Sequence[str] = WORKERS
+    divisor: int = 1  # of the jobs of the plain drain
+    jobs: int = 0  # the number of jobs for each contender instead
+
+
+VARIATIONS = {
+    "argument-1k": Variation(params={"argument_bytes": 1_000}, divisor=2),
+    "argument-10k": Variation(params={"argument_bytes": 10_000}, divisor=5),
+    "argument-100k": Variation(params={"argument_bytes": 100_000}, divisor=10),
+    "await-100": Variation(params={"handler_ms": 5, "concurrency": 100}, divisor=4),
+    "await-500": Variation(params={"handler_ms": 5, "concurrency": 500}, divisor=2),
+    "sync": Variation(params={"sync": True}, contenders=THREADED, divisor=4),
+    "processes-2": Variation(params={"processes": 2}),
+    "queues-200": Variation(params={"queues": 200}, jobs=20_000),
+    # Only these two count the running jobs of all workers.
+    "max-workers-100": Variation(params={"max_workers": 100}, contenders=("awa", "pgqueuer"), divisor=4),
+}
 GROWTH = {"empty": {}, "1,000,000 completed": {"completed": 1_000_000}, "1,000,000 scheduled": {"scheduled": 1_000_000}}
 
 WORKLOADS = (
     "drain",
+    *VARIATIONS,
     "enqueue-one",
+    "enqueue-one-unique",
     "enqueue-one-worker",
     "enqueue-bulk",
     "enqueue-bulk-worker",
@@ -76,6 +105,8 @@ def cases(workload: str, *, quick: bool = False) -> list[Case]:
     """Return the cases of a workload, in the order of the tables."""
     if workload == "drain":
         return [_case(workload, name, "drain", {"jobs": _scaled(jobs, quick)}) for name, jobs in DRAIN_JOBS.items()]
+    if workload in VARIATIONS:
+        return _variation_cases(workload, VARIATIONS[workload], quick=quick)
     if workload == "pinned":
         pinned = {"pinned": True}
         return [
@@ -95,22 +126,35 @@ def cases(workload: str, *, quick: bool = False) -> list[Case]:
     return _enqueue_cases(workload, quick=quick)
 
 
+def _variation_cases(workload: str, variation: Variation, *, quick: bool) -> list[Case]:
+    return [
+        _case(
+            workload,
+            name,
+            "drain",
+            {"jobs": _scaled(variation.jobs or DRAIN_JOBS[name] // variation.divisor, quick), **variation.params},
+        )
+        for name in variation.contenders
+    ]
+
+
 def _enqueue_cases(workload: str, *, quick: bool) -> list[Case]:
-    _, mode, *with_worker = workload.split("-")
-    worker = {"worker": True} if with_worker else {}
+    """Return the cases of `enqueue-MODE`, `enqueue-MODE-worker` or `enqueue-MODE-unique`."""
+    _, mode, *flags = workload.split("-")
+    chosen = dict.fromkeys(flags, True)
     found = []
     for name in CLIENTS:
-        if name == "limit" and worker:
-            continue  # it has no worker
+        if name == "limit" and flags:
+            continue  # it has no worker and no keys
         if mode == "one":
             jobs = ONE_JOBS.get(name, 1_000)
         elif mode == "bulk":
             jobs = BULK_JOBS.get(name, 100_000)
         else:
             jobs = PRODUCER_JOBS.get(name, 2_000)
-        found.append(_case(workload, name, "enqueue", {"mode": mode, "jobs": _scaled(jobs, quick), **worker}))
+        found.append(_case(workload, name, "enqueue", {"mode": mode, "jobs": _scaled(jobs, quick), **chosen}))
         if mode == "producers" and name in ("awa", "pgqueuer"):
-            params = {"mode": mode, "jobs": _scaled(jobs // 2, quick), "connections": 32, **worker}
+            params = {"mode": mode, "jobs": _scaled(jobs // 2, quick), "connections": 32, **chosen}
             contender, variant = ("awa-connections", "") if name == "awa" else (name, "32 connections")
             found.append(_case(workload, contender, "enqueue", params, variant))
     return found

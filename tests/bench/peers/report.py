@@ -1,6 +1,6 @@
 """Write docs/benchmarks.md: the text of template.md with all numbers from the results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.bench.peers.charts import draw_charts
@@ -19,13 +19,24 @@ from tests.bench.peers.plan import WORKLOADS
 from tests.bench.peers.results import Results
 from tests.bench.peers.targets import targets
 
+Part = Callable[[Results], str]
+
 ENQUEUES = {
     "enqueue-one": "one by one",
+    "enqueue-one-unique": "… with a unique key",
     "enqueue-one-worker": "… with a worker",
     "enqueue-bulk": "bulk",
     "enqueue-bulk-worker": "… with a worker",
     "enqueue-producers": "32 producers",
     "enqueue-producers-worker": "… with a worker",
+}
+ARGUMENTS = {"argument-1k": "1 KB", "argument-10k": "10 KB", "argument-100k": "100 KB"}
+HANDLERS = {"await-100": "awaits 5 ms, 100 slots", "await-500": "awaits 5 ms, 500 slots", "sync": "sync, does nothing"}
+WORKERS_AND_QUEUES = {
+    "drain": "1 process, 1 queue",
+    "processes-2": "2 processes",
+    "queues-200": "200 queues",
+    "max-workers-100": "`max_workers` 100",
 }
 COSTS = {
     "transactions_per_job": "transactions per job",
@@ -81,18 +92,41 @@ def _costs(results: Results) -> str:
     return "The cost of a job, from `awa bench`:\n\n" + markdown_table(["", *COSTS.values()], rows) if rows else ""
 
 
-def _enqueue(results: Results) -> str:
-    ran = {key for workload in ENQUEUES for key in results.keys(workload)}
-    keys = sorted(ran, key=lambda key: (list(CONTENDERS).index(key.partition(":")[0]), key))
-    rows = [
-        [label(key), *(format_rate(results.median(workload, key, "jobs_per_s")) for workload in ENQUEUES)]
-        for key in keys
-    ]
-    errors = "".join(_errors(results, workload) for workload in ENQUEUES)
-    return markdown_table(["jobs/s", *ENQUEUES.values()], rows) + errors
+def _columns(workloads: Mapping[str, str], figure: str = "jobs_per_s", unit: str = "jobs/s") -> Part:
+    """Return a table with a column for each of the workloads."""
+
+    def table(results: Results) -> str:
+        ran = {key for workload in workloads for key in results.keys(workload)}
+        keys = sorted(ran, key=lambda key: (list(CONTENDERS).index(key.partition(":")[0]), key))
+        medians = {key: [results.median(workload, key, figure) for workload in workloads] for key in keys}
+        rows = [[label(key), *map(format_rate, found)] for key, found in medians.items() if any(found)]
+        errors = "".join(_errors(results, workload) for workload in workloads)
+        return markdown_table([unit, *workloads.values()], rows) + errors
+
+    return table
 
 
-def _latencies(workload: str) -> Callable[[Results], str]:
+def _behind(results: Results) -> str:
+    """Name each workload in which a peer is ahead of awa."""
+    lines = []
+    for workload in WORKLOADS:
+        figure, best = ("p50_ms", min) if workload in ("latency", "steady") else ("jobs_per_s", max)
+        medians = {key: results.median(workload, key, figure) for key in results.keys(workload)}
+        peers = {key: value for key, value in medians.items() if value and CONTENDERS[key.partition(":")[0]].is_peer}
+        if not peers or not medians.get("awa"):
+            continue
+        first = best(peers, key=lambda key: peers[key])
+        ratio = results.ratio((workload, "awa", figure), [(workload, first, figure)], best)
+        if ratio is not None and best(ratio, 1) == 1 and ratio != 1:
+            lines.append(f"- {workload}: {label(first)}; awa has {format_ratio(ratio)} of its {figure}.")
+    return (
+        "\n".join(["awa is behind a peer in these workloads:", "", *lines])
+        if lines
+        else "awa is first in each workload."
+    )
+
+
+def _latencies(workload: str) -> Part:
     figures = ("p50_ms", "p95_ms", "p99_ms")
 
     def table(results: Results) -> str:
@@ -153,12 +187,17 @@ def _jobs(results: Results, workload: str, key: str) -> str:
     return next(f"{run.params['jobs']:,}" for run in results.runs if (run.workload, run.key) == (workload, key))
 
 
-PARTS: dict[str, Callable[[Results], str]] = {
+PARTS: dict[str, Part] = {
     "environment": environment_line,
     "targets": lambda results: target_table(targets(results)),
     "drain": _drain,
     "costs": _costs,
-    "enqueue": _enqueue,
+    "behind": _behind,
+    "arguments": _columns(ARGUMENTS),
+    "argument-wal": _columns(ARGUMENTS, "wal_bytes_per_job", "WAL bytes per job"),
+    "handlers": _columns(HANDLERS),
+    "workers-and-queues": _columns(WORKERS_AND_QUEUES),
+    "enqueue": _columns(ENQUEUES),
     "latency": _latencies("latency"),
     "steady": _latencies("steady"),
     "pinned": _pinned,

@@ -7,8 +7,8 @@ import statistics
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,18 @@ class Results:
     quick: bool
     skipped: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    added: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The environment of workloads that were run later than the rest, and their rounds."""
+
+    def with_added(self, later: "Results", workloads: Collection[str]) -> "Results":
+        """Return these results with those of later runs of some workloads."""
+        facts = {"environment": later.environment, "rounds": later.rounds}
+        return replace(
+            self,
+            skipped=[*self.skipped, *later.skipped],
+            runs=[run for run in self.runs if run.workload not in workloads] + later.runs,
+            added={**self.added, **dict.fromkeys(workloads, facts)},
+        )
 
     def of(self, workload: str, key: str) -> dict[int, dict[str, Any]]:
         """Return a contender's results by round."""

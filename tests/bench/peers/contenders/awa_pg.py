@@ -13,6 +13,7 @@ import awa  # type: ignore[import-not-found]
 
 from tests.bench.peers.kit.contender import Client, Contender, OnStart
 from tests.bench.peers.kit.main import main
+from tests.bench.peers.kit.shape import Shape
 
 QUEUE = awa.PartitionedQueue("default", 4)
 WORKERS = 512
@@ -22,19 +23,28 @@ CONNECTIONS = 10
 @dataclass
 class Noop:
     n: int
+    text: str = ""
 
 
 class AwaPgClient:
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, shape: Shape) -> None:
         self._client = client
+        self._arguments = shape.arguments()
+        self._unique = {"unique_opts": {"by_args": True}} if shape.unique else {}
+        self._routes = (
+            [QUEUE.route_by_index(partition) for partition in range(4)]
+            if shape.queues == 1
+            else [{"queue": name} for name in shape.queue_names()]
+        )
 
     async def enqueue(self, number: int) -> Any:
-        return await self._client.insert(Noop(n=number), **QUEUE.route_by_index(number % 4))
+        route = self._routes[number % len(self._routes)]
+        return await self._client.insert(Noop(**self._arguments(number)), **route, **self._unique)
 
     async def enqueue_many(self, numbers: Sequence[int]) -> Any:
-        routes = [QUEUE.route_by_index(partition) for partition in range(4)]
-        jobs = [Noop(n=number) for number in numbers]
-        return await self._client.enqueue_many_copy(jobs, opts=[routes[number % 4] for number in numbers])
+        jobs = [Noop(**self._arguments(number)) for number in numbers]
+        routes = [self._routes[number % len(self._routes)] for number in numbers]
+        return await self._client.enqueue_many_copy(jobs, opts=routes)
 
 
 class AwaPg(Contender):
@@ -54,20 +64,26 @@ class AwaPg(Contender):
     @asynccontextmanager
     async def client(self, connections: int) -> AsyncIterator[Client]:
         client = awa.AsyncClient(self.url, max_connections=connections)
-        yield AwaPgClient(client)
+        yield AwaPgClient(client, self.shape)
         await client.close()
 
     @asynccontextmanager
     async def worker(self, on_start: OnStart) -> AsyncIterator[None]:
-        async def noop(job: Any) -> None:
-            on_start(job.args.n)
-
+        shape = self.shape
+        slots = shape.concurrency // 4 if shape.concurrency else WORKERS
+        if shape.queues == 1:
+            first, queues = (
+                QUEUE.physical_queues[0],
+                QUEUE.queue_configs(
+                    max_workers_per_partition=slots, claimers=1, claim_batch_size=512, deadline_duration_ms=0
+                ),
+            )
+        else:
+            first, queues = "default", [(name, slots) for name in shape.queue_names()]
         client = awa.AsyncClient(self.url, max_connections=CONNECTIONS)
-        client.task(Noop, queue=QUEUE.physical_queues[0])(noop)
+        client.task(Noop, queue=first)(shape.handler(on_start, lambda job: job.args.n))
         await client.start(
-            QUEUE.queue_configs(
-                max_workers_per_partition=WORKERS, claimers=1, claim_batch_size=512, deadline_duration_ms=0
-            ),
+            queues,
             poll_interval_ms=50,
             queue_storage_queue_rotate_interval_ms=10000,
             queue_storage_lease_rotate_interval_ms=5000,

@@ -1,10 +1,13 @@
 // The workloads for contenders on Node: the counterpart of kit/, measured the same way.
 //
 // A contender has: unfinished (SQL query: is a job waiting or running?), install(), client(connections) with enqueue(n),
-// enqueueMany(numbers) and close(), and worker(onStart), which returns a function that stops it.
+// enqueueMany(numbers) and close(), and worker(onStart), which returns a function that stops it. `shape` says what the jobs
+// are like, as kit/shape.py does.
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
+
+import { params, shape, sleep } from "./shape.mjs";
 
 // The packages are installed outside the tree, where an import does not find them.
 export const load = createRequire(`${process.env.BENCH_NODE}/`);
@@ -13,9 +16,7 @@ const pg = load("pg");
 export const url = process.env.BENCH_DATABASE_URL;
 const now = () => process.hrtime.bigint();
 const ms = (ns) => Number(ns) / 1e6;
-export const sleep = (millis) => new Promise((resolve) => setTimeout(resolve, millis));
 
-const BATCH = 10_000;
 const POLL_INTERVAL_MS = 5;
 const FINISH_TIMEOUT_MS = 60_000;
 const START_TIMEOUT_MS = 10_000; // after this, percentiles are of the jobs that have started
@@ -81,10 +82,10 @@ function latencies(acknowledged, started) {
   };
 }
 
-async function drain(contender, { jobs, pinned = false, timeout_s = 120 }) {
+async function drain(contender, { jobs, processes = 0, pinned = false, timeout_s = 120 }) {
   await contender.install();
   const client = await contender.client(2);
-  await fill(client, jobs, BATCH);
+  await fill(client, jobs, shape.batchSize());
   await client.close();
   return connected(async (connection) => {
     await settle(connection, { vacuum: true });
@@ -96,30 +97,51 @@ async function drain(contender, { jobs, pinned = false, timeout_s = 120 }) {
       await pin.query("SELECT count(*) FROM pg_class"); // the first statement takes the snapshot
     }
     const before = await walPosition(connection);
-    const starts = [];
-    let allStarted;
-    const all = new Promise((resolve, reject) => {
-      allStarted = resolve;
-      setTimeout(() => reject(new Error(`not all jobs started within ${timeout_s} s`)), timeout_s * 1000).unref();
-    });
-    const stop = await contender.worker(() => {
-      starts.push(now());
-      if (starts.length === jobs) allStarted();
-    });
-    await all;
-    const until = Date.now() + FINISH_TIMEOUT_MS;
+    const workers = processes ? await workerProcesses(processes) : await ownWorker(contender, jobs, timeout_s);
+    const until = Date.now() + (processes ? timeout_s * 1000 : FINISH_TIMEOUT_MS);
     while (await value(connection, contender.unfinished)) {
       if (Date.now() > until) throw new Error("jobs are still unfinished long after the last handler");
       await sleep(POLL_INTERVAL_MS);
     }
     const end = now();
-    await stop();
+    const starts = await workers.starts();
+    await workers.stop();
     const written = (await walPosition(connection)) - before;
     await pin?.end();
     const seconds = Number(end - starts[0]) / 1e9;
     const rates = { jobs_per_s: jobs / seconds, thirds: thirds(starts.slice(0, jobs)) };
     return { jobs, seconds, ...rates, wal_bytes_per_job: written / jobs, handler_calls: starts.length };
   });
+}
+
+// Run a worker in this process until all jobs have started.
+async function ownWorker(contender, jobs, timeout_s) {
+  const starts = [];
+  let allStarted;
+  const all = new Promise((resolve, reject) => {
+    allStarted = resolve;
+    setTimeout(() => reject(new Error(`not all jobs started within ${timeout_s} s`)), timeout_s * 1000).unref();
+  });
+  const stop = await contender.worker(() => {
+    starts.push(now());
+    if (starts.length === jobs) allStarted();
+  });
+  await all;
+  return { starts: async () => starts, stop };
+}
+
+// Run workers in other processes, which start at the same time and tell their starts at the end.
+async function workerProcesses(processes) {
+  const children = [];
+  for (let i = 0; i < processes; i++) children.push(await workerProcess({ held: true }));
+  for (const child of children) child.release();
+  return {
+    async starts() {
+      const told = await Promise.all(children.map((child) => child.starts(0)));
+      return told.flatMap((starts) => [...starts.values()]).sort((a, b) => (a < b ? -1 : 1));
+    },
+    stop: () => Promise.all(children.map((child) => child.stop())),
+  };
 }
 
 async function produce(client, jobs, producers) {
@@ -131,12 +153,12 @@ async function produce(client, jobs, producers) {
 
 async function enqueue(
   contender,
-  { mode, jobs, per_call = BATCH, producers = 32, connections = 10, worker = false },
+  { mode, jobs, per_call = shape.batchSize(), producers = 32, connections = 10, worker = false },
 ) {
   await contender.install();
   const workerChild = worker ? await workerProcess({}) : undefined;
   const client = await contender.client(mode === "producers" ? connections : 1);
-  for (let number = 0; number < 50; number++) await client.enqueue(number);
+  for (let number = 0; number < 50; number++) await client.enqueue(-1 - number); // a unique key may be made of it
   if (mode === "producers") await produce(client, 5 * producers, producers);
   await connected((connection) => settle(connection, { vacuum: false }));
   const startedAt = now();
@@ -209,8 +231,14 @@ async function steady(contender, { rate, seconds, connections = 10, seed = 1 }) 
 }
 
 // Run the worker process: print "ready", then the start times, and exit when standard input is closed.
-async function runWorker(contender, { expect = 0 }) {
+// With `held`, the worker starts after "ready", when a line arrives.
+async function runWorker(contender, { expect = 0, held = false }) {
   const started = [];
+  const input = new Promise((resolve) => process.stdin.once("data", resolve));
+  if (held) {
+    console.log("ready");
+    await input;
+  }
   let closed = false;
   const printStarts = () => console.log(JSON.stringify(started));
   const stop = await contender.worker((number) => {
@@ -218,18 +246,20 @@ async function runWorker(contender, { expect = 0 }) {
     started.push([number, now().toString()]);
     if (started.length === expect && !closed) printStarts();
   });
-  await sleep(500);
-  console.log("ready");
+  if (!held) {
+    await sleep(500);
+    console.log("ready");
+  }
   process.stdin.resume();
   await new Promise((resolve) => process.stdin.on("end", resolve));
   closed = true;
-  if (started.length < expect) printStarts();
+  if (held || started.length < expect) printStarts();
   await Promise.race([stop(), sleep(5000)]);
   process.exit(0);
 }
 
-async function workerProcess(params) {
-  const child = spawn(process.execPath, [process.argv[1], "worker", JSON.stringify(params)], {
+async function workerProcess(own) {
+  const child = spawn(process.execPath, [process.argv[1], "worker", JSON.stringify({ ...params, ...own })], {
     stdio: ["pipe", "pipe", "inherit"],
   });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
@@ -237,6 +267,7 @@ async function workerProcess(params) {
   const first = await lines.next();
   if (first.value !== "ready") throw new Error(`the worker process did not start: ${first.value}`);
   return {
+    release: () => child.stdin.write("\n"),
     async starts(timeout) {
       const line = lines.next();
       const inTime = await Promise.race([line.then(() => true), sleep(timeout).then(() => false)]);
@@ -253,8 +284,7 @@ async function workerProcess(params) {
 const WORKLOADS = { drain, enqueue, latency, steady, worker: runWorker };
 
 export async function main(contender) {
-  const [workload, params] = process.argv.slice(2);
-  const result = await WORKLOADS[workload](contender, JSON.parse(params));
+  const result = await WORKLOADS[process.argv[2]](contender, params);
   console.log(JSON.stringify(result));
   process.exit(0);
 }

@@ -14,20 +14,27 @@ import procrastinate  # type: ignore[import-not-found]
 
 from tests.bench.peers.kit.contender import Client, Contender, OnStart
 from tests.bench.peers.kit.main import main
+from tests.bench.peers.kit.shape import Shape
 
 CONCURRENCY = 5
 POOL = 5
 
 
 class ProcrastinateClient:
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Any, shape: Shape) -> None:
         self._task = task
+        self._queues = shape.queue_names()
+        self._arguments = shape.arguments()
+        self._is_unique = shape.unique
 
     async def enqueue(self, number: int) -> Any:
-        return await self._task.defer_async(n=number)
+        task = self._task.configure(queueing_lock=str(number)) if self._is_unique else self._task
+        return await task.defer_async(**self._arguments(number))
 
-    async def enqueue_many(self, numbers: Sequence[int]) -> Any:
-        return await self._task.batch_defer_async(*({"n": number} for number in numbers))
+    async def enqueue_many(self, numbers: Sequence[int]) -> None:
+        for index, queue in enumerate(self._queues):
+            share = [self._arguments(number) for number in numbers if number % len(self._queues) == index]
+            await self._task.configure(queue=queue).batch_defer_async(*share)
 
 
 class Procrastinate(Contender):
@@ -46,21 +53,18 @@ class Procrastinate(Contender):
     async def client(self, connections: int) -> AsyncIterator[Client]:
         app = self._app(connections)
 
-        async def noop(n: int) -> None: ...
+        async def noop(n: int, text: str = "") -> None: ...
 
         async with app.open_async():
-            yield ProcrastinateClient(app.task(noop, name="noop", queue="default"))
+            yield ProcrastinateClient(app.task(noop, name="noop", queue="default"), self.shape)
 
     @asynccontextmanager
     async def worker(self, on_start: OnStart) -> AsyncIterator[None]:
         app = self._app(POOL)
-
-        async def noop(n: int) -> None:
-            on_start(n)
-
-        app.task(noop, name="noop", queue="default")
+        slots = self.shape.concurrency or CONCURRENCY
+        app.task(self.shape.handler(on_start, lambda n, text="": n), name="noop", queue="default")
         async with app.open_async():
-            working = asyncio.create_task(app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False))
+            working = asyncio.create_task(app.run_worker_async(concurrency=slots, install_signal_handlers=False))
             try:
                 yield
             finally:

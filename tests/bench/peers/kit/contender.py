@@ -1,11 +1,13 @@
 """The interface that a contender implements for the workloads."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Protocol
 
-OnStart = Callable[[int], None]  # called first by the handler, with the number of the job
+from tests.bench.peers.kit.shape import OnStart, Shape
+
+__all__ = ["Client", "Contender", "OnStart"]
 
 
 class Client(Protocol):
@@ -22,8 +24,9 @@ class Contender(ABC):
     UNFINISHED: ClassVar[str]
     """SQL query: is a job waiting or running?"""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, shape: Shape) -> None:
         self.url = url
+        self.shape = shape
 
     @abstractmethod
     async def install(self) -> None:

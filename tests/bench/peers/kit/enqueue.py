@@ -30,7 +30,7 @@ async def enqueue(
             await stack.enter_async_context(WorkerProcess(contender, {}))
         client = await stack.enter_async_context(contender.client(connections if mode == "producers" else 1))
         for number in range(WARM_UP_JOBS):
-            await client.enqueue(number)
+            await client.enqueue(-1 - number)  # a number that no other job has: it may be the job's unique key
         if mode == "producers":
             await _produce(
                 client, WARM_UP_PER_PRODUCER * producers, producers

@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Self
 
 from tests.bench.peers.kit.contender import Contender
@@ -12,8 +13,11 @@ from tests.bench.peers.kit.contender import Contender
 READY_TIMEOUT_S = 30.0
 
 
-async def run_worker(contender: Contender, *, expect: int = 0) -> dict[str, Any] | None:
-    """Print "ready", and the start times when all jobs have started; run until standard input is closed."""
+async def run_worker(contender: Contender, *, expect: int = 0, held: bool = False) -> dict[str, Any] | None:
+    """Print "ready", and the start times when all jobs have started; run until standard input is closed.
+
+    With `held`, the worker starts after "ready", when a line arrives: several processes can start at the same time.
+    """
     started: dict[int, int] = {}
     all_started = asyncio.Event()
 
@@ -25,10 +29,14 @@ async def run_worker(contender: Contender, *, expect: int = 0) -> dict[str, Any]
                 all_started.set()
 
     loop = asyncio.get_running_loop()
+    if held:
+        print("ready", flush=True)
+        await loop.run_in_executor(None, sys.stdin.readline)
     closed = loop.run_in_executor(None, sys.stdin.read)
     async with contender.worker(on_start):
-        await asyncio.sleep(0.5)  # some workers are not connected yet when they report to be started
-        print("ready", flush=True)
+        if not held:
+            await asyncio.sleep(0.5)  # some workers are not connected yet when they report to be started
+            print("ready", flush=True)
         finished = asyncio.ensure_future(all_started.wait())
         await asyncio.wait([finished, closed], return_when=asyncio.FIRST_COMPLETED)
         print(json.dumps(started), flush=True)
@@ -41,8 +49,7 @@ class WorkerProcess:
     """Run a worker process of the same contender while the context is open."""
 
     def __init__(self, contender: Contender, params: dict[str, Any]) -> None:
-        self._module = type(contender).__module__
-        self._params = params
+        self._params = {**asdict(contender.shape), **params}
         self._started: dict[int, int] | None = None
 
     async def __aenter__(self) -> Self:
@@ -59,6 +66,12 @@ class WorkerProcess:
         if line.strip() != b"ready":
             raise RuntimeError(f"the worker process did not start: {line!r}")
         return self
+
+    async def release(self) -> None:
+        """Let a held worker start."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        await self._process.stdin.drain()
 
     async def starts(self, timeout_s: float) -> dict[int, int]:
         """Return the start times (monotonic, ns) of the jobs that started within the timeout."""
