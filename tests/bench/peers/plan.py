@@ -78,7 +78,10 @@ VARIATIONS = {
     "await-500": Variation(params={"handler_ms": 5, "concurrency": 500}, divisor=2),
     "sync": Variation(params={"sync": True}, contenders=THREADED, divisor=4),
     "processes-2": Variation(params={"processes": 2}),
-    "queues-200": Variation(params={"queues": 200}, jobs=20_000),
+    # awa-pg is left out: 2,000 jobs in 200 queues were not done after two minutes.
+    "queues-200": Variation(
+        params={"queues": 200}, contenders=tuple(name for name in WORKERS if name != "awa-pg"), jobs=20_000
+    ),
     # Only these two count the running jobs of all workers.
     "max-workers-100": Variation(params={"max_workers": 100}, contenders=("awa", "pgqueuer"), divisor=4),
 }
