@@ -36,7 +36,7 @@ format: .venv/installed
 snapshot: .venv/installed
 	$(BIN)/python -m tests.snapshot
 
-# compare awa with other queues, about 25 minutes; ARGS=--quick runs a tenth of the jobs
+# compare awa with other queues, about 40 minutes; ARGS=--quick runs a tenth of the jobs
 bench-peers: .venv/installed
 	$(BIN)/python -m tests.bench.peers $(ARGS)
 

@@ -240,7 +240,8 @@ async function runWorker(contender, { expect = 0, held = false }) {
     await input;
   }
   let closed = false;
-  const printStarts = () => console.log(JSON.stringify(started));
+  // An exit cuts off what the other end of the pipe has not read yet, so wait until it is written.
+  const printStarts = () => new Promise((resolve) => process.stdout.write(`${JSON.stringify(started)}\n`, resolve));
   const stop = await contender.worker((number) => {
     if (number < 0) return;
     started.push([number, now().toString()]);
@@ -253,7 +254,7 @@ async function runWorker(contender, { expect = 0, held = false }) {
   process.stdin.resume();
   await new Promise((resolve) => process.stdin.on("end", resolve));
   closed = true;
-  if (held || started.length < expect) printStarts();
+  if (held || started.length < expect) await printStarts();
   await Promise.race([stop(), sleep(5000)]);
   process.exit(0);
 }
