@@ -33,7 +33,6 @@ ENQUEUES = {
 ARGUMENTS = {"argument-1k": "1 KB", "argument-10k": "10 KB", "argument-100k": "100 KB"}
 HANDLERS = {"await-100": "awaits 5 ms, 100 slots", "await-500": "awaits 5 ms, 500 slots", "sync": "sync, does nothing"}
 WORKERS_AND_QUEUES = {
-    "drain": "1 process, 1 queue",
     "processes-2": "2 processes",
     "queues-200": "200 queues",
     "max-workers-100": "`max_workers` 100",
